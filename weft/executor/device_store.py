@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Workspace
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, TensorMap, Workspace
 from weft.core.dtypes import dtype
 
 
@@ -26,7 +26,8 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
             "parameters": [[p.name, p.dtype.name, p.is_written, p.elements] for p in program.parameters],
             "workspaces": [[w.name, w.dtype.name, w.elements] for w in program.workspaces],
             "kernels": [
-                [k.name, k.grid, k.block, k.shared_bytes, k.dynamic_shared_bytes, k.params, dict(k.constants)]
+                [k.name, k.grid, k.block, k.shared_bytes, k.dynamic_shared_bytes, k.params, dict(k.constants),
+                 [[m.source, m.element_bytes, m.shape, m.box] for m in k.maps]]
                 for k in program.kernels
             ],
         }
@@ -58,8 +59,9 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
     )
 
 
-def _kernel(name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any) -> DeviceKernel:
+def _kernel(name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, maps: Any = ()) -> DeviceKernel:
     x, y, z = (int(size) for size in grid)
     a, b, c = (int(size) for size in block)
     values = {str(key): int(value) for key, value in constants.items()}
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values)
+    seen = tuple(TensorMap(str(of), int(size), tuple(map(int, shape)), tuple(map(int, box))) for of, size, shape, box in maps)
+    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values, seen)

@@ -60,6 +60,16 @@ def _known_bytes(name: str, elements: Size, dtype: DType) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How a copy engine sees a parameter: a compact tensor, of which it copies boxes in swizzled lines of 128 bytes."""
+
+    source: str
+    element_bytes: int
+    shape: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceKernel:
     """One launch of one kernel function; the same function may be launched several times."""
 
@@ -76,6 +86,8 @@ class DeviceKernel:
     """The arguments, in order, by name."""
     constants: Mapping[str, int] = field(default_factory=dict)
     """Arguments with a value of this launch: variables of loops that run on the host."""
+    maps: tuple[TensorMap, ...] = ()
+    """Further arguments, after the others."""
 
     def with_sizes(self, values: Mapping[str, int]) -> DeviceKernel:
         """The same launch with its grid as numbers."""

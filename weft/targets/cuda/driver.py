@@ -270,6 +270,29 @@ class Module(_Owned):
         return found
 
 
+_BY_BYTES = {1: 0, 2: 1, 4: 2}
+_SWIZZLE_128, _PROMOTION_256 = 3, 3
+
+
+def tensor_map(address: int, element_bytes: int, shape: Sequence[int], box: Sequence[int]) -> Any:
+    """What the copy engine knows a compact tensor by: 128 bytes, for boxes in swizzled lines, zero beyond the tensor."""
+    room = (ctypes.c_char * 192)()
+    skipped = -ctypes.addressof(room) % 64
+    rank, sizes = len(shape), list(reversed(shape))
+    strides, step = [], element_bytes
+    for size in sizes[:-1]:
+        step *= size
+        strides.append(step)
+    dimensions, steps = (ctypes.c_uint64 * rank)(*sizes), (ctypes.c_uint64 * max(rank - 1, 1))(*strides)
+    boxes, ones = (ctypes.c_uint32 * rank)(*reversed(box)), (ctypes.c_uint32 * rank)(*[1] * rank)
+    made = (ctypes.c_char * 128).from_buffer(room, skipped)
+    _call(
+        "cuTensorMapEncodeTiled", made, _BY_BYTES[element_bytes], rank, ctypes.c_void_p(address), dimensions, steps,
+        boxes, ones, 0, _SWIZZLE_128, _PROMOTION_256, 0, doing=f"describing a tensor of {tuple(shape)}",
+    )  # fmt: skip
+    return made
+
+
 class Function(_Owned):
     """One kernel; it belongs to its module."""
 

@@ -1,0 +1,279 @@
+"""Boxes of tensors copied into shared memory by Hopper's copy engine (TMA), and the barriers that count their bytes.
+
+    for r in range(128): for c in range(64):                   bulk_copy(address(t[0, 0]), address(A), address(full[s]),
+        t[r, c] = A[i + r, k + c] if … else 0            ->              2, 128, 64, 4096, 1024, i, k)
+
+One thread asks for a whole box, of lines of 128 bytes, which arrive in the order of `swizzle`; what lies outside of the
+tensor is zero. Barriers in shared memory ("full", "empty") have phases: one ends when as many threads have arrived as
+were announced, and all bytes that they expected. `bulk_wait` waits until the phase of a parity has ended.
+
+    bulk_init(bar, n, count)      n barriers, at which `count` arrivals end a phase
+    bulk_expect(bar, bytes)       arrives, and lets the phase wait for so many bytes
+    bulk_copy(to, from, bar, rank, box…, shape…, corner…)      their bytes are counted when they are there
+    bulk_arrive(bar)              arrives
+    bulk_wait(bar, parity)        waits
+    bulk_registers(n, more)       from here on this group of threads has n registers a thread, more or fewer than before
+
+The interpreter lets a copy arrive as late as the program allows: a tile that is read before somebody has waited for it
+is a race, and so is one that is filled anew while it is still on its way; a phase that nobody ends is a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.c.context import Context, Emitter
+from weft.core.dtypes import INT32
+from weft.core.errors import InterpreterError
+from weft.expr.nodes import LT, Address, Buffer, Call, Const, Expr, Load, Select, Var, add, index_expr, int_value, sub
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
+from weft.expr.visit import uses_any
+from weft.loop.interpreter import Pointer, register_effect
+from weft.loop.ir import Evaluate, For, Stmt, Store, seq
+from weft.loop.regions import conjuncts
+from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, swizzled
+
+INIT, EXPECT, COPY, ARRIVE, WAIT = "bulk_init", "bulk_expect", "bulk_copy", "bulk_arrive", "bulk_wait"
+REGISTERS = "bulk_registers"
+MOST_ROWS, MOST_DIMENSIONS = 256, 5
+"""Rows of a box; dimensions of a tensor."""
+
+
+def call(name: str, *arguments: Expr | int) -> Stmt:
+    """The statement of one of these instructions."""
+    return Evaluate(Call(name, [index_expr(a) if isinstance(a, int) else a for a in arguments], INT32))
+
+
+# ----------------------------------------------------------------------------------------------------------- boxes
+
+
+@dataclass(frozen=True)
+class Box:
+    """A tile in shared memory that is a box of a tensor, line by line, zero beyond the tensor."""
+
+    tile: Buffer
+    source: Buffer
+    box: tuple[int, ...]
+    corner: tuple[Expr, ...]
+    lines: int
+    """How often a line is as wide as the tile: copies that lie beside one another in the tensor."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile."""
+        return self.lines * int(np.prod(self.box)) * self.tile.dtype.bytes
+
+    def copies(self, tile: Buffer, stage: Expr, barrier: Address) -> Stmt:
+        """The copies into one part of a tile of several parts."""
+        shape = [int_value(size) or 0 for size in self.source.shape]
+        start, source = [index_expr(0)] * (len(tile.shape) - 4), Address(self.source, [index_expr(0)] * len(shape), "r")
+        made = []
+        for line in range(self.lines):
+            to = Address(tile, [stage, *start, *([index_expr(line)] if len(tile.shape) > 3 else []),
+                                *[index_expr(0)] * 2], "w")  # fmt: skip
+            corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
+            made.append(call(COPY, to, source, barrier, len(shape), *self.box, *shape, *corner))
+        return seq(*made)
+
+
+def box_of(fill: Stmt) -> Box | None:
+    """The box that a nest of loops copies; None where it is something else."""
+    loops: set[Var] = set()
+    while isinstance(fill, For):
+        loops.add(fill.var)
+        fill = fill.body
+    if not isinstance(fill, Store) or fill.predicate is not None or fill.buffer.strides is not None:
+        return None
+    load, tests = _copied(fill.value)
+    tile, shape = fill.buffer, [int_value(size) or 0 for size in fill.buffer.shape]
+    if load is None or not _takes(load.buffer, tile) or shape[-1] * tile.dtype.bytes != LINE or shape[-2] > MOST_ROWS:
+        return None
+    if any(not _at_edge(test, load) for test in tests):
+        return None
+    lines = shape[-3] if len(shape) > 2 else 1
+    column = fill.indices[-1]
+    if lines > 1:
+        column = add(column, fill.indices[-3] * index_expr(shape[-1]))
+    rests = [simplify(sub(index, fill.indices[-2])) for index in load.indices[:-1]]
+    row = next((at for at, rest in enumerate(rests) if not uses_any(rest, loops)), None)
+    corner = [simplify(index) for index in load.indices[:-1]] + [simplify(sub(load.indices[-1], column))]
+    if row is None or shape[-2] == 1:
+        return None
+    corner[row] = rests[row]
+    if any(uses_any(place, loops) for place in corner) or any(size > 1 for size in shape[:-3]):
+        return None
+    box = [1] * len(corner)
+    box[row], box[-1] = shape[-2], shape[-1]
+    return Box(tile, load.buffer, tuple(box), tuple(corner), lines)
+
+
+def _copied(value: Expr) -> tuple[Load | None, list[Expr]]:
+    """What is loaded, and the tests beyond which it is zero."""
+    tests: list[Expr] = []
+    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+        tests += conjuncts(value.condition)
+        value = value.then
+    return (value if isinstance(value, Load) else None), tests
+
+
+def _takes(source: Buffer, tile: Buffer) -> bool:
+    """Whether the copy engine can read a tensor into a tile: whole chunks from row to row, sizes that are known."""
+    sizes = [int_value(size) or 0 for size in source.shape]
+    compact = source.scope == "global" and source.strides is None and source.dtype is tile.dtype
+    return compact and 2 <= len(sizes) <= MOST_DIMENSIONS and min(sizes) > 0 and sizes[-1] * tile.dtype.bytes % CHUNK == 0
+
+
+def _at_edge(test: Expr, load: Load) -> bool:
+    """Whether a test tells only the tensor from what is beyond."""
+    return isinstance(test, LT) and any(
+        structural_equal(test.a, index) and int_value(test.b) == int_value(size)
+        for index, size in zip(load.indices, load.buffer.shape)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- emitting
+
+_PLACE = "DEVICE uint32_t weft_shared_place(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }"
+_HELPERS = {
+    INIT: """DEVICE void weft_bulk_init(void *at, int32_t many, int32_t count) {
+  for (int32_t i = 0; i < many; ++i)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(weft_shared_place(at) + 8 * i), "r"(count));
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}""",
+    EXPECT: """DEVICE void weft_bulk_expect(void *at, int32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               : : "r"(weft_shared_place(at)), "r"(bytes) : "memory");
+}""",
+    ARRIVE: """DEVICE void weft_bulk_arrive(void *at) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(weft_shared_place(at)) : "memory");
+}""",
+    WAIT: """DEVICE void weft_bulk_wait(void *at, int32_t parity) {
+  asm volatile("{\\n.reg .pred done;\\nagain:\\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n@!done bra again;\\n}"
+               : : "r"(weft_shared_place(at)), "r"(parity) : "memory");
+}""",
+}
+
+
+def _simple(name: str) -> Emitter:
+    def emit(c: Context, e: Call) -> str:
+        c.helper("weft_shared_place", _PLACE)
+        c.helper(f"weft_{name}", _HELPERS[name])
+        at, *numbers = e.args
+        return f"weft_{name}({', '.join([c.pointer(at), *[f'(int32_t)({c.value(n)})' for n in numbers]])})"
+
+    return emit
+
+
+def _copy(c: Context, e: Call) -> str:
+    to, source, barrier, rank = (*e.args[:3], c.constant(e.args[3]))
+    box, shape = ([c.constant(n) for n in e.args[4 + rank * at : 4 + rank * (at + 1)]] for at in (0, 1))
+    corner = [f"(int32_t)({c.value(n)})" for n in reversed(e.args[4 + 2 * rank :])]
+    assert isinstance(source, Address)
+    name, places = f"weft_bulk_copy_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
+    c.helper("weft_shared_place", _PLACE)
+    seen = c.tensor_map(source.buffer, shape, box)
+    c.helper(
+        name,
+        f"""DEVICE void {name}(void *to, const weft_tensor_map *map, void *at, {", ".join(f"int32_t c{i}" for i in range(rank))}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{{places}}}], [%2];"
+               : : "r"(weft_shared_place(to)), "l"((uint64_t)map), "r"(weft_shared_place(at)), {", ".join(f'"r"(c{i})' for i in range(rank))}
+               : "memory");
+}}""",
+    )
+    return f"{name}({c.pointer(to)}, &{seen}, {c.pointer(barrier)}, {', '.join(corner)})"
+
+
+def _registers(c: Context, e: Call) -> str:
+    count, more = map(c.constant, e.args)
+    return f'asm volatile("setmaxnreg.{"inc" if more else "dec"}.sync.aligned.u32 {count};")'
+
+
+EMITTERS: Mapping[str, Emitter] = {COPY: _copy, REGISTERS: _registers, **{name: _simple(name) for name in _HELPERS}}
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+
+@dataclass
+class _Barrier:
+    """A barrier in shared memory: what its phase still waits for, and the tiles that arrive with it."""
+
+    count: int
+    left: int
+    bytes: int = 0
+    phase: int = 0
+    landing: list[tuple[Pointer, Any]] = field(default_factory=list)
+    landed: list[tuple[Pointer, Any]] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Ends the phase where nothing is left to wait for."""
+        if self.left == 0 and self.bytes == 0:
+            self.left, self.phase = self.count, self.phase + 1
+            self.landed += self.landing
+            self.landing = []
+
+
+def _state(at: Pointer) -> _Barrier:
+    found = at.notes.get(at.offset)
+    if found is None:
+        raise InterpreterError(f"{at.buffer.name}[{at.offset}] is used as a barrier before it was made one")
+    assert isinstance(found, _Barrier)
+    return found
+
+
+def _mean_init(at: Pointer, many: int, count: int) -> None:
+    for place in range(int(many)):
+        at.notes[at.offset + place] = _Barrier(int(count), int(count))
+
+
+def _mean_arrive(at: Pointer, expected: int = 0) -> None:
+    state = _state(at)
+    if state.left == 0:
+        raise InterpreterError(f"more arrivals at {at.buffer.name}[{at.offset}] in one phase than the {state.count} announced")
+    state.left, state.bytes = state.left - 1, state.bytes + int(expected)
+    state.check()
+
+
+def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: int) -> None:
+    box, shape, corner = (tuple(map(int, numbers[n * rank : (n + 1) * rank])) for n in range(3))
+    inside = source.array[: int(np.prod(shape))].reshape(shape)
+    values = np.zeros(box, inside.dtype)
+    ranges = [(max(0, -c), min(b, s - c)) for c, b, s in zip(corner, box, shape)]
+    if all(low < high for low, high in ranges):
+        places = tuple(slice(low, high) for low, high in ranges)
+        values[places] = inside[tuple(slice(c + low, c + high) for c, (low, high) in zip(corner, ranges))]
+    tile = swizzled(to.offset + np.arange(values.size), CHUNK // to.buffer.dtype.bytes)
+    flying = to.notes.setdefault(FLYING, np.zeros(len(to.array), bool))
+    if flying[tile].any():
+        raise InterpreterError(f"data race: {to.buffer.name} is filled anew while a copy to the same place is on its way")
+    flying[tile] = True
+    to.array[tile] = values.reshape(-1)
+    state = _state(at)
+    state.bytes -= values.nbytes
+    state.landing.append((to, tile))
+    state.check()
+
+
+def _mean_wait(at: Pointer, parity: int) -> bool:
+    """Whether the phase of a parity has ended; whoever waited for it sees what arrived."""
+    state = _state(at)
+    if state.phase % 2 == int(parity):
+        return False
+    for to, tile in state.landed:
+        to.notes[FLYING][tile] = False
+    state.landed = []
+    return True
+
+
+register_effect(INIT, _mean_init)
+register_effect(EXPECT, _mean_arrive)
+register_effect(ARRIVE, _mean_arrive)
+register_effect(COPY, _mean_copy)
+register_effect(WAIT, _mean_wait, blocks=True)
+register_effect(REGISTERS, lambda count, more: 0)
+
