@@ -59,8 +59,8 @@ from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import bulk
 
 BULK, PERSISTENT = "bulk_copy", "persistent"
-GROUP, REGISTERS, FEWEST = 128, 65536, 24
-"""Threads of a group; registers of a multiprocessor; what a thread that only fetches needs."""
+GROUP, WARP, REGISTERS, FEWEST = 128, 32, 65536, 24
+"""Threads of a group, and of a warp; registers of a multiprocessor; what a thread that only fetches needs."""
 
 
 def fetch_beside(func: Func) -> Func:
@@ -146,7 +146,7 @@ class _Kernel:
         made = seq(
             If(logical_and(*[equal(one.var, 0) for one in (*outer, lane)]), seq(
                 bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1),
-                bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups),
+                bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
             )),
             barrier(),
             If(
@@ -223,7 +223,8 @@ class _Kernel:
         loop, step, plan = self.loop, self._step(), self.plan
 
         def give_back(at: Expr) -> Stmt:
-            return If(equal(lane, 0), bulk.call(bulk.ARRIVE, self._at(self.empty, self._stage(at))))
+            # a warp knows of its own products alone
+            return If(equal(floormod(lane, index_expr(WARP)), 0), bulk.call(bulk.ARRIVE, self._at(self.empty, self._stage(at))))
 
         before = sub(step, index_expr(1))
         done = Half(plan.halves, self._stage(step)).stmt(seq(*plan.use))
