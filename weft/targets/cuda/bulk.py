@@ -7,7 +7,7 @@ One thread asks for a whole box, of lines of 128 bytes, which arrive in the orde
 tensor is zero. Barriers in shared memory ("full", "empty") have phases: one ends when as many threads have arrived as
 were announced, and all bytes that they expected. `bulk_wait` waits until the phase of a parity has ended.
 
-    bulk_init(bar, n, count)      n barriers, at which `count` arrivals end a phase
+    bulk_init(bar, n, count, tile…)      n barriers, at which `count` arrivals end a phase; tiles are filled by copies
     bulk_expect(bar, bytes)       arrives, and lets the phase wait for so many bytes
     bulk_copy(to, from, bar, rank, box…, shape…, corner…)      their bytes are counted when they are there
     bulk_arrive(bar)              arrives
@@ -164,7 +164,7 @@ def _simple(name: str) -> Emitter:
     def emit(c: Context, e: Call) -> str:
         c.helper("weft_shared_place", _PLACE)
         c.helper(f"weft_{name}", _HELPERS[name])
-        at, *numbers = e.args
+        at, *numbers = (a for place, a in enumerate(e.args) if not place or not isinstance(a, Address))
         return f"weft_{name}({', '.join([c.pointer(at), *[f'(int32_t)({c.value(n)})' for n in numbers]])})"
 
     return emit
@@ -198,6 +198,8 @@ EMITTERS: Mapping[str, Emitter] = {COPY: _copy, REGISTERS: _registers, **{name: 
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
+_THERE, _ON_ITS_WAY, _NOTHING = range(3)
+
 
 @dataclass
 class _Barrier:
@@ -226,7 +228,9 @@ def _state(at: Pointer) -> _Barrier:
     return found
 
 
-def _mean_init(at: Pointer, many: int, count: int) -> None:
+def _mean_init(at: Pointer, many: int, count: int, *tiles: Pointer) -> None:
+    for tile in tiles:
+        tile.notes[FLYING] = np.full(len(tile.array), _NOTHING, np.int8)
     for place in range(int(many)):
         at.notes[at.offset + place] = _Barrier(int(count), int(count))
 
@@ -248,10 +252,10 @@ def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: i
         places = tuple(slice(low, high) for low, high in ranges)
         values[places] = inside[tuple(slice(c + low, c + high) for c, (low, high) in zip(corner, ranges))]
     tile = swizzled(to.offset + np.arange(values.size), CHUNK // to.buffer.dtype.bytes)
-    flying = to.notes.setdefault(FLYING, np.zeros(len(to.array), bool))
-    if flying[tile].any():
+    flying = to.notes[FLYING]
+    if (flying[tile] == _ON_ITS_WAY).any():
         raise InterpreterError(f"data race: {to.buffer.name} is filled anew while a copy to the same place is on its way")
-    flying[tile] = True
+    flying[tile] = _ON_ITS_WAY
     to.array[tile] = values.reshape(-1)
     state = _state(at)
     state.bytes -= values.nbytes
@@ -265,7 +269,7 @@ def _mean_wait(at: Pointer, parity: int) -> bool:
     if state.phase % 2 == int(parity):
         return False
     for to, tile in state.landed:
-        to.notes[FLYING][tile] = False
+        to.notes[FLYING][tile] = _THERE
     state.landed = []
     return True
 

@@ -143,9 +143,11 @@ class _Kernel:
             outer = [first]
         stages = self.plan.stages
         tiles = self._tiles()
+        parts = [self.plan.halves[box.tile] for box in self.boxes]
+        starts = [Address(part, [index_expr(0)] * len(part.shape), "w") for part in parts]
         made = seq(
             If(logical_and(*[equal(one.var, 0) for one in (*outer, lane)]), seq(
-                bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1),
+                bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1, *starts),
                 bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
             )),
             barrier(),

@@ -27,7 +27,7 @@ from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 
 SWIZZLE = "swizzle"
 FLYING = "flying"
-"""What the interpreter notes about a tile: elements that a copy is on its way to."""
+"""What the interpreter notes about a tile: which elements a copy is still on its way to, or none was ever."""
 LINE, CHUNK, LINES = 128, 16, 8
 ALWAYS = "wgmma_dot_"
 READERS = {"mma_load_": -1, ALWAYS: -2}
@@ -118,7 +118,7 @@ def seen_by(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: 
     places = swizzled(places, CHUNK // tile.buffer.dtype.bytes)
     flying = tile.notes.get(FLYING)
     if flying is not None and flying[places].any():
-        raise InterpreterError(f"data race: {tile.buffer.name} is read while a copy to it is on its way: nobody waited")
+        raise InterpreterError(f"data race: {tile.buffer.name} is read before a copy to it has arrived: nobody waited")
     return tile.array[places]
 
 
