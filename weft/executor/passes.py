@@ -54,7 +54,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         graph = run(cached_attention, run(update_caches, graph))
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
-        fused = run(fuse_attention, graph, propose, narrow)
+        own = frozenset[str]() if knobs.exact else target.narrow_products
+        fused = run(fuse_attention, graph, propose, narrow, own)
         if fused is not graph and asked("* attention", "fused", "apart") == "fused":
             graph = fused
         if proposed.causal_block is not None and not knobs.exact:

@@ -8,6 +8,7 @@
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule; a fourth number cuts
                      the keys into parts of so many, or, if it is 0, has the powers divided before they weigh values;
                      a fifth is the size of a key, rounded up
+        shared       neighbouring heads of queries with the same keys and values: one, if it is not said
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
@@ -115,12 +116,17 @@ def _sizes(c: Use) -> Sizes:
     return Sizes(*(int(n) for n in c.need("sizes")))
 
 
-def _extents(sizes: Sizes) -> dict[str, tuple[int, int, int, int]]:
+def _shared(c: Use) -> int:
+    return int(c.get("shared", 1))
+
+
+def _extents(c: Use, sizes: Sizes) -> dict[str, tuple[int, int, int, int]]:
     """The four sizes of each operand."""
+    heads = sizes.heads // _shared(c)
     return {
         "query": (sizes.batch, sizes.heads, sizes.queries, sizes.size),
-        "key": (sizes.batch, sizes.heads, sizes.keys, sizes.size),
-        "value": (sizes.batch, sizes.heads, sizes.keys, sizes.value_size),
+        "key": (sizes.batch, heads, sizes.keys, sizes.size),
+        "value": (sizes.batch, heads, sizes.keys, sizes.value_size),
     }
 
 
@@ -138,9 +144,11 @@ def _infer(c: Infer) -> Sequence[Type]:
     sizes, steps = _sizes(c), _steps(c)
     if min(sizes) < 1 or any(step not in STEPS for step, _ in steps):
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
+    if sizes.heads % max(_shared(c), 1) or _shared(c) < 1:
+        raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
     if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps):
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
-    for position, (name, extents) in enumerate(_extents(sizes).items()):
+    for position, (name, extents) in enumerate(_extents(c, sizes).items()):
         _expect_view(c, position, name, extents)
     for position in range(3, len(c.types)):
         expect_broadcast(c, position, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
@@ -164,7 +172,8 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     sizes = _sizes(c)
     kind = arrays[0].dtype
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
-    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(sizes).items()))
+    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(c, sizes).items()))
+    k, v = (np.repeat(x, _shared(c), 1) for x in (k, v))
     scores = np.matmul(q, k.swapaxes(-1, -2))
     operands = iter(arrays[3:])
     for step, number in _steps(c):
@@ -233,11 +242,14 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         found = _read(c, "query", query, at)
         return _inside(at[2:], [limits[0], deep], found if factor is None else found * factor, zero)
 
+    def shared(b: Any, h: Any, *at: Any) -> tuple[Any, ...]:
+        return (b, h if _shared(c) == 1 else h // _shared(c), *at)
+
     def held(*at: Any) -> Expr:
-        return _inside(at[2:], [limits[1], deep], _read(c, "key", key, at), zero)
+        return _inside(at[2:], [limits[1], deep], _read(c, "key", key, shared(*at)), zero)
 
     def given(*at: Any) -> Expr:
-        return _inside(at[2:], [limits[1] if filled else None, limits[2]], _read(c, "value", value, at), zero)
+        return _inside(at[2:], [limits[1] if filled else None, limits[2]], _read(c, "value", value, shared(*at)), zero)
 
     def named(stage: str) -> str:
         return stage.removeprefix(PLAIN) if divides_first else stage
@@ -330,7 +342,7 @@ def _stepped(
         elif step == "causal":
             made = te.select(j <= i + int(number), made, minus)
         elif step == "add":
-            made = made + (operand if unit == 1 else in_units(operand.astype(kind)))
+            made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))
         elif step == "allow":
             made = made + te.select(operand, te.const(0, kind), minus)
         else:
