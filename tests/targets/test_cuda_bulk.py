@@ -1,4 +1,4 @@
-"""Products whose operands the copy engine fetches: their meaning, and that the interpreter finds a wait that is missing.
+"""Products whose operands the copy engine fetches: their meaning, and what the interpreter says of a missing wait.
 
 On a device: tests/executor/test_device_gpu.py and `python -m benchmarks.gpu`.
 """
@@ -26,7 +26,9 @@ from weft.targets.cuda import driver, nvrtc, tensor_cores
 from weft.targets.gpu.product import find_product
 
 
-def lowered(sizes, turned=True, blocks=2, dtype="float16", groups_y=1, groups_x=1, tiles_y=1, width=64, stages=3, band=2):
+def lowered(
+    sizes, turned=True, blocks=2, dtype="float16", groups_y=1, groups_x=1, tiles_y=1, width=64, stages=3, band=2
+):
     """A product by a point of the space on a machine of few multiprocessors; its schedule, and lowered."""
     schedule, kind, reference = product(*sizes, turned, dtype)
     (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
@@ -53,7 +55,9 @@ def run(func, sizes, turned, kind, reference):
     ("sizes", "turned", "point"),
     [
         ((130, 72, 136), True, {"groups_y": 2}),  # edges of rows, columns and k; three tiles for two blocks
-        pytest.param((200, 200, 136), False, {"width": 128, "blocks": 3}, marks=pytest.mark.slow),  # columns in two boxes
+        pytest.param(
+            (200, 200, 136), False, {"width": 128, "blocks": 3}, marks=pytest.mark.slow
+        ),  # columns in two boxes
         pytest.param((70, 200, 136), False, {"groups_x": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param((256, 128, 264), True, {"tiles_y": 2, "stages": 4}, marks=pytest.mark.slow),
     ],

@@ -213,7 +213,7 @@ def check_calls(program: Program, programs: Mapping[str, DeviceProgram]) -> None
 
 
 def _check_program(program: DeviceProgram) -> None:
-    rooms = {one.name: one.bytes for one in (*program.parameters, *program.workspaces)}
+    rooms = {p.name: p.bytes for p in program.parameters} | {w.name: w.bytes for w in program.workspaces}
     known = set(rooms)
     for kernel in program.kernels:
         if (

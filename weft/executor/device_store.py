@@ -26,12 +26,25 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
             "parameters": [[p.name, p.dtype.name, p.is_written, p.elements] for p in program.parameters],
             "workspaces": [[w.name, w.dtype.name, w.elements] for w in program.workspaces],
             "kernels": [
-                [k.name, k.grid, k.block, k.shared_bytes, k.dynamic_shared_bytes, k.params, dict(k.constants),
-                 [[m.source, m.element_bytes, m.shape, m.box] for m in k.maps]]
+                [
+                    k.name,
+                    k.grid,
+                    k.block,
+                    k.shared_bytes,
+                    k.dynamic_shared_bytes,
+                    k.params,
+                    dict(k.constants),
+                    *_maps(k),
+                ]
                 for k in program.kernels
             ],
         }
     return {"pieces": list(pieces), "programs": rows}
+
+
+def _maps(kernel: DeviceKernel) -> list[Any]:
+    """The field of a kernel's maps, where it has some."""
+    return [[[m.source, m.element_bytes, m.shape, m.box] for m in kernel.maps]] if kernel.maps else []
 
 
 def programs_seal(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
@@ -59,9 +72,15 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
     )
 
 
-def _kernel(name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, maps: Any = ()) -> DeviceKernel:
+def _kernel(
+    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, maps: Any = ()
+) -> DeviceKernel:
     x, y, z = (int(size) for size in grid)
     a, b, c = (int(size) for size in block)
     values = {str(key): int(value) for key, value in constants.items()}
-    seen = tuple(TensorMap(str(of), int(size), tuple(map(int, shape)), tuple(map(int, box))) for of, size, shape, box in maps)
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values, seen)
+    seen = tuple(
+        TensorMap(str(of), int(size), tuple(map(int, shape)), tuple(map(int, box))) for of, size, shape, box in maps
+    )
+    return DeviceKernel(
+        str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values, seen
+    )

@@ -19,7 +19,6 @@ from weft.loop.interpreter.emitter import is_local, is_shared
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 
-
 BLOCKING: set[str] = set()
 """Names of calls that let a thread wait until another one did something."""
 

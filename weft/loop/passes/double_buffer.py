@@ -258,6 +258,7 @@ class Half(Mutator):
         self.half = half
 
     def visit_Load(self, e: Load) -> Expr:
+        """A load of a doubled buffer."""
         indices = map_all(e.indices, self.expr)
         made = self.halves.get(e.buffer)
         if made is None:
@@ -265,11 +266,13 @@ class Half(Mutator):
         return Load(made, (self.half, *indices))
 
     def visit_Address(self, e: Address) -> Expr:
+        """An address in one."""
         indices = map_all(e.indices, self.expr)
         made = self.halves.get(e.buffer)
         return Address(e.buffer, indices, e.mode) if made is None else Address(made, (self.half, *indices), e.mode)
 
     def visit_Store(self, s: Store) -> Stmt:
+        """A store to one."""
         done = self.generic_stmt(s)
         assert isinstance(done, Store)
         made = self.halves.get(s.buffer)

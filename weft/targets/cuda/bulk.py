@@ -125,7 +125,9 @@ def _takes(source: Buffer, tile: Buffer) -> bool:
     """Whether the copy engine can read a tensor into a tile: whole chunks from row to row, sizes that are known."""
     sizes = [int_value(size) or 0 for size in source.shape]
     compact = source.scope == "global" and source.strides is None and source.dtype is tile.dtype
-    return compact and 2 <= len(sizes) <= MOST_DIMENSIONS and min(sizes) > 0 and sizes[-1] * tile.dtype.bytes % CHUNK == 0
+    return (
+        compact and 2 <= len(sizes) <= MOST_DIMENSIONS and min(sizes) > 0 and sizes[-1] * tile.dtype.bytes % CHUNK == 0
+    )
 
 
 def _at_edge(test: Expr, load: Load) -> bool:
@@ -178,12 +180,13 @@ def _copy(c: Context, e: Call) -> str:
     name, places = f"weft_bulk_copy_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
     c.helper("weft_shared_place", _PLACE)
     seen = c.tensor_map(source.buffer, shape, box)
+    given, values = (", ".join(text.format(i) for i in range(rank)) for text in ("int32_t c{}", '"r"(c{})'))
     c.helper(
         name,
-        f"""DEVICE void {name}(void *to, const weft_tensor_map *map, void *at, {", ".join(f"int32_t c{i}" for i in range(rank))}) {{
-  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{{places}}}], [%2];"
-               : : "r"(weft_shared_place(to)), "l"((uint64_t)map), "r"(weft_shared_place(at)), {", ".join(f'"r"(c{i})' for i in range(rank))}
-               : "memory");
+        f"""DEVICE void {name}(void *to, const weft_tensor_map *map, void *at, {given}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {{{places}}}], [%2];"
+               : : "r"(weft_shared_place(to)), "l"((uint64_t)map), "r"(weft_shared_place(at)), {values} : "memory");
 }}""",
     )
     return f"{name}({c.pointer(to)}, &{seen}, {c.pointer(barrier)}, {', '.join(corner)})"
@@ -238,7 +241,9 @@ def _mean_init(at: Pointer, many: int, count: int, *tiles: Pointer) -> None:
 def _mean_arrive(at: Pointer, expected: int = 0) -> None:
     state = _state(at)
     if state.left == 0:
-        raise InterpreterError(f"more arrivals at {at.buffer.name}[{at.offset}] in one phase than the {state.count} announced")
+        raise InterpreterError(
+            f"more arrivals at {at.buffer.name}[{at.offset}] in one phase than the {state.count} announced"
+        )
     state.left, state.bytes = state.left - 1, state.bytes + int(expected)
     state.check()
 
@@ -254,7 +259,9 @@ def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: i
     tile = swizzled(to.offset + np.arange(values.size), CHUNK // to.buffer.dtype.bytes)
     flying = to.notes[FLYING]
     if (flying[tile] == _ON_ITS_WAY).any():
-        raise InterpreterError(f"data race: {to.buffer.name} is filled anew while a copy to the same place is on its way")
+        raise InterpreterError(
+            f"data race: {to.buffer.name} is filled anew while a copy to the same place is on its way"
+        )
     flying[tile] = _ON_ITS_WAY
     to.array[tile] = values.reshape(-1)
     state = _state(at)
@@ -280,4 +287,3 @@ register_effect(ARRIVE, _mean_arrive)
 register_effect(COPY, _mean_copy)
 register_effect(WAIT, _mean_wait, blocks=True)
 register_effect(REGISTERS, lambda count, more: 0)
-

@@ -275,7 +275,7 @@ _SWIZZLE_128, _PROMOTION_256 = 3, 3
 
 
 def tensor_map(address: int, element_bytes: int, shape: Sequence[int], box: Sequence[int]) -> Any:
-    """What the copy engine knows a compact tensor by: 128 bytes, for boxes in swizzled lines, zero beyond the tensor."""
+    """What the copy engine knows a compact tensor by, for boxes of it in swizzled lines, zero beyond the tensor."""
     room = (ctypes.c_char * 192)()
     skipped = -ctypes.addressof(room) % 64
     rank, sizes = len(shape), list(reversed(shape))

@@ -171,8 +171,8 @@ def _quad(c: Context, call: Call) -> str:
     buffer = call.args[0].buffer  # type: ignore[attr-defined]
     c.helper(
         "weft_store_quad",
-        """DEVICE void weft_store_quad(void *to, bool there, uint16_t a0, uint16_t a1, uint16_t b0, uint16_t b1, uint16_t c0,
-    uint16_t c1, uint16_t d0, uint16_t d1) {
+        """DEVICE void weft_store_quad(void *to, bool there, uint16_t a0, uint16_t a1, uint16_t b0, uint16_t b1,
+    uint16_t c0, uint16_t c1, uint16_t d0, uint16_t d1) {
   const uint32_t odd = threadIdx.x & 1u, high = threadIdx.x & 2u;
   const uint32_t a = a0 | ((uint32_t)a1 << 16), b = b0 | ((uint32_t)b1 << 16), c = c0 | ((uint32_t)c1 << 16),
                  d = d0 | ((uint32_t)d1 << 16);

@@ -39,7 +39,14 @@ def lower(func: Func, target: Target) -> Func:
 
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Emitters of asynchronous copies and tensor cores, by name."""
-    return {**bulk.EMITTERS, **copies.EMITTERS, **mma.EMITTERS, **wgmma.EMITTERS, **fragments.EMITTERS, **swizzle.EMITTERS}
+    return {
+        **bulk.EMITTERS,
+        **copies.EMITTERS,
+        **mma.EMITTERS,
+        **wgmma.EMITTERS,
+        **fragments.EMITTERS,
+        **swizzle.EMITTERS,
+    }
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:

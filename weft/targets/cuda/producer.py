@@ -1,6 +1,6 @@
 """A group of threads that does nothing but fetch, beside those that multiply; and blocks that stay for many tiles.
 
-In: a pipeline (a loop annotated "pipeline_stages" and BULK, its fills boxes: `bulk.box_of`), after barriers were put in.
+In: a pipeline (a loop annotated "pipeline_stages" and BULK, its fills boxes: `bulk.box_of`) with its barriers.
 
     for z in range(2):                       thread     for z in range(3):                                     thread
       for k in range(8):                                  init full, empty; barrier()
@@ -116,9 +116,12 @@ class _Kernel:
             else:
                 self.threads.append(self.body)
             self.body = self.body.body
-        self.wanted = next((s.annotations[PERSISTENT] for s in self.blocks if s.annotations.get(PERSISTENT)), None)
+        marks = [s.annotations[PERSISTENT] for s in self.blocks if s.annotations.get(PERSISTENT)]
+        self.wanted = [int(number) for number in marks[0]] if marks else []
         self.round: Var | None = None
-        self.full, self.empty = (Buffer(names.fresh(n), INT64, (plan.stages,), scope="shared") for n in ("full", "empty"))
+        self.full, self.empty = (
+            Buffer(names.fresh(n), INT64, (plan.stages,), scope="shared") for n in ("full", "empty")
+        )
 
     def is_apart(self) -> bool:
         """Whether one thread can fetch for all, and nothing but the pipeline makes threads wait for one another."""
@@ -146,10 +149,13 @@ class _Kernel:
         parts = [self.plan.halves[box.tile] for box in self.boxes]
         starts = [Address(part, [index_expr(0)] * len(part.shape), "w") for part in parts]
         made = seq(
-            If(logical_and(*[equal(one.var, 0) for one in (*outer, lane)]), seq(
-                bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1, *starts),
-                bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
-            )),
+            If(
+                logical_and(*[equal(one.var, 0) for one in (*outer, lane)]),
+                seq(
+                    bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1, *starts),
+                    bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
+                ),
+            ),
             barrier(),
             If(
                 less(first.var, index_expr(last)),
@@ -179,7 +185,7 @@ class _Kernel:
         """How many tiles there are; from here on it is known whether blocks stay."""
         tiles = math.prod(int_value(one.extent) or 0 for one in self.blocks)
         if self.wanted and tiles:
-            self.count, self.round = min(int(self.wanted[0]), tiles), Var(self.names.fresh("round"))
+            self.count, self.round = min(self.wanted[0], tiles), Var(self.names.fresh("round"))
             self.block = Var(self.names.fresh("block"))
         return tiles
 
@@ -191,13 +197,17 @@ class _Kernel:
         x, y, z = (extents.get(f"blockIdx.{d}", (None, 1)) for d in "xyz")
         tile = add(self.block, mul(self.round, index_expr(self.count)))
         each = x[1] * y[1]
-        rows, inside = min(int(self.wanted[1]), y[1]), floormod(tile, index_expr(each))
+        rows, inside = min(self.wanted[1], y[1]), floormod(tile, index_expr(each))
         band = floordiv(inside, index_expr(rows * x[1]))
         height: Expr = index_expr(rows)
         if y[1] % rows:
             height = minimum(height, sub(index_expr(y[1]), mul(band, index_expr(rows))))
         within = floormod(inside, index_expr(rows * x[1]))
-        values = (floordiv(within, height), add(mul(band, index_expr(rows)), floormod(within, height)), floordiv(tile, index_expr(each)))
+        values = (
+            floordiv(within, height),
+            add(mul(band, index_expr(rows)), floormod(within, height)),
+            floordiv(tile, index_expr(each)),
+        )
         for (var, _), value in zip((x, y, z), values):
             if var is not None:
                 body = Let(var, value, body)
@@ -226,7 +236,10 @@ class _Kernel:
 
         def give_back(at: Expr) -> Stmt:
             # a warp knows of its own products alone
-            return If(equal(floormod(lane, index_expr(WARP)), 0), bulk.call(bulk.ARRIVE, self._at(self.empty, self._stage(at))))
+            return If(
+                equal(floormod(lane, index_expr(WARP)), 0),
+                bulk.call(bulk.ARRIVE, self._at(self.empty, self._stage(at))),
+            )
 
         before = sub(step, index_expr(1))
         done = Half(plan.halves, self._stage(step)).stmt(seq(*plan.use))
@@ -274,7 +287,9 @@ def _around(s: Stmt, loop: Stmt, made: Stmt) -> Stmt:
     inside = next(child for child in child_stmts(s) if any(one is loop for one in walk_stmts(child)))
     body = _around(inside, loop, made)
     if isinstance(s, For):
-        return Let(s.var, index_expr(0), body) if s.kind == "thread" or int_value(s.extent) == 1 else s.replace(body=body)
+        return (
+            Let(s.var, index_expr(0), body) if s.kind == "thread" or int_value(s.extent) == 1 else s.replace(body=body)
+        )
     if isinstance(s, Let):
         return Let(s.var, s.value, body)
     if isinstance(s, If):
