@@ -148,3 +148,49 @@ def test_the_driver_is_told_what_lies_where(monkeypatch):
     assert ctypes.sizeof(made) == 128 and ctypes.addressof(out) % 64 == 0
     assert (kind, rank, address.value, list(sizes), list(strides)) == (1, 2, 4096, [1112, 3000], [2224])
     assert list(box) == [64, 128] and list(steps) == [1, 1] and rest == [0, 3, 3, 0]
+
+
+def convolution(n, h, w, c, o, r):
+    """A convolution of images whose channels lie together, edges filled with zeros."""
+    x, f = te.placeholder((n, h, w, c), "float16", name="X"), te.placeholder((o, r, r, c), "float16", name="F")
+    p, zero = r // 2, te.const(0.0, "float16")
+
+    def inside(b, y, z, k):
+        return te.if_then_else(te.all(y >= p, y < h + p, z >= p, z < w + p), x[b, y - p, z - p, k], zero)
+
+    filled = te.compute((n, h + 2 * p, w + 2 * p, c), inside, name="P") if p else x
+    a, b, k = te.reduce_axis((0, r), "a"), te.reduce_axis((0, r), "b"), te.reduce_axis((0, c), "k")
+
+    def body(i, y, z, q):
+        product = filled[i, y + a, z + b, k].astype("float32") * f[q, a, b, k].astype("float32")
+        return te.sum(product, axis=[a, b, k])
+
+    total = te.compute((n, h, w, o), body, name="C")
+    schedule = te.create_schedule(te.compute((n, h, w, o), lambda *at: total[at] * 0.5, name="D").op)
+    if p:
+        schedule["P"].compute_inline()
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("sizes", "box"),
+    [((1, 4, 16, 64, 64, 3), (1, 4, 16, 64)), ((1, 7, 9, 64, 64, 1), (64, 64)),
+     pytest.param((2, 8, 8, 128, 64, 3), (1, 8, 8, 64), marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_windows_of_images_are_boxes(sizes, box):
+    """With zeros beyond the image as the copy engine gives them; one place alone is a row of a matrix."""
+    n, h, w, c, o, r = sizes
+    schedule = convolution(*sizes)
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
+    point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1}
+    tensor_cores.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
+    func = HOPPER.lower(schedule.func)
+    assert HOPPER.generate(func).kernels[0].maps[0].box == box
+    random, p = np.random.default_rng(0), r // 2
+    x, f = (random.standard_normal(shape).astype(np.float16) for shape in ((n, h, w, c), (o, r, r, c)))
+    wide = np.pad(x.astype(np.float32), ((0, 0), (p, p), (p, p), (0, 0)))
+    want = sum(wide[:, a : a + h, b : b + w] @ f[:, a, b].T.astype(np.float32) for a in range(r) for b in range(r))
+    made = np.full((n, h, w, o), 7, np.float32)
+    interpret(func, x, f, made, check=False)
+    np.testing.assert_allclose(made, want * 0.5, rtol=1e-3, atol=1e-2)

@@ -20,7 +20,9 @@ is a race, and so is one that is filled anew while it is still on its way; a pha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,19 +31,41 @@ import numpy as np
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
-from weft.expr.nodes import LT, Address, Buffer, Call, Const, Expr, Load, Select, Var, add, index_expr, int_value, sub
+from weft.expr.bounds import Ranges
+from weft.expr.nodes import (
+    LE,
+    LT,
+    Add,
+    Address,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    mul,
+    sub,
+)
 from weft.expr.simplify import simplify
-from weft.expr.structural import structural_equal
-from weft.expr.visit import uses_any
+from weft.expr.visit import free_vars, uses_any
 from weft.loop.interpreter import Pointer, register_effect
 from weft.loop.ir import Evaluate, For, Stmt, Store, seq
+from weft.loop.passes.support import Linear, linear
 from weft.loop.regions import conjuncts
-from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, swizzled
+from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, LINES, swizzled
 
 INIT, EXPECT, COPY, ARRIVE, WAIT = "bulk_init", "bulk_expect", "bulk_copy", "bulk_arrive", "bulk_wait"
 REGISTERS = "bulk_registers"
 MOST_ROWS, MOST_DIMENSIONS = 256, 5
-"""Rows of a box; dimensions of a tensor."""
+"""Elements of a box along any dimension; dimensions of a tensor."""
 
 
 def call(name: str, *arguments: Expr | int) -> Stmt:
@@ -58,58 +82,128 @@ class Box:
 
     tile: Buffer
     source: Buffer
+    shape: tuple[int, ...]
+    """Of the tensor; dimensions that lie together may be one."""
     box: tuple[int, ...]
     corner: tuple[Expr, ...]
     lines: int
-    """How often a line is as wide as the tile: copies that lie beside one another in the tensor."""
+    """Copies that lie beside one another in the tensor, each a line wide."""
 
     @property
     def bytes(self) -> int:
         """Bytes of the tile."""
-        return self.lines * int(np.prod(self.box)) * self.tile.dtype.bytes
+        return self.lines * math.prod(self.box) * self.tile.dtype.bytes
 
     def copies(self, tile: Buffer, stage: Expr, barrier: Address) -> Stmt:
         """The copies into one part of a tile of several parts."""
-        shape = [int_value(size) or 0 for size in self.source.shape]
-        start, source = [index_expr(0)] * (len(tile.shape) - 4), Address(self.source, [index_expr(0)] * len(shape), "r")
+        source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
         made = []
         for line in range(self.lines):
-            to = Address(tile, [stage, *start, *([index_expr(line)] if len(tile.shape) > 3 else []),
-                                *[index_expr(0)] * 2], "w")  # fmt: skip
+            inside = [index_expr(0)] * (len(tile.shape) - 1)
+            if self.lines > 1:
+                inside[-3] = index_expr(line)
             corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
-            made.append(call(COPY, to, source, barrier, len(shape), *self.box, *shape, *corner))
+            to = Address(tile, [stage, *inside], "w")
+            made.append(call(COPY, to, source, barrier, len(self.box), *self.box, *self.shape, *corner))
         return seq(*made)
 
 
-def box_of(fill: Stmt) -> Box | None:
-    """The box that a nest of loops copies; None where it is something else."""
-    loops: set[Var] = set()
+def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
+    """The box that a nest of loops copies; None where it is something else. `ranges` are those of all loops around."""
+    loops: dict[Var, int] = {}
     while isinstance(fill, For):
-        loops.add(fill.var)
+        loops[fill.var] = int_value(fill.extent) or 0
         fill = fill.body
     if not isinstance(fill, Store) or fill.predicate is not None or fill.buffer.strides is not None:
         return None
     load, tests = _copied(fill.value)
-    tile, shape = fill.buffer, [int_value(size) or 0 for size in fill.buffer.shape]
-    if load is None or not _takes(load.buffer, tile) or shape[-1] * tile.dtype.bytes != LINE or shape[-2] > MOST_ROWS:
+    if load is None or not _takes(load.buffer, fill.buffer) or 0 in loops.values():
         return None
-    if any(not _at_edge(test, load) for test in tests):
-        return None
-    lines = shape[-3] if len(shape) > 2 else 1
-    column = fill.indices[-1]
-    if lines > 1:
-        column = add(column, fill.indices[-3] * index_expr(shape[-1]))
-    rests = [simplify(sub(index, fill.indices[-2])) for index in load.indices[:-1]]
-    row = next((at for at, rest in enumerate(rests) if not uses_any(rest, loops)), None)
-    corner = [simplify(index) for index in load.indices[:-1]] + [simplify(sub(load.indices[-1], column))]
-    if row is None or shape[-2] == 1:
-        return None
-    corner[row] = rests[row]
-    if any(uses_any(place, loops) for place in corner) or any(size > 1 for size in shape[:-3]):
-        return None
-    box = [1] * len(corner)
-    box[row], box[-1] = shape[-2], shape[-1]
-    return Box(tile, load.buffer, tuple(box), tuple(corner), lines)
+    shape = [int_value(size) or 0 for size in load.buffer.shape]
+    seen = _Seen(fill, loops, ranges)
+    together: Expr = index_expr(0)
+    for size, index in zip(shape[:-1], load.indices):
+        together = add(mul(together, index_expr(size)), index)
+    merged = [simplify(together, ranges), load.indices[-1]]
+    return seen.box(load, tests, shape, list(load.indices)) or seen.box(
+        load, tests, [math.prod(shape[:-1]), shape[-1]], merged
+    )
+
+
+class _Seen:
+    """A nest of loops that stores to a tile: what it does at each of its points."""
+
+    def __init__(self, store: Store, loops: Mapping[Var, int], ranges: Ranges) -> None:
+        self.store, self.loops, self.ranges = store, loops, ranges
+        self.points = dict(zip(loops, np.indices(tuple(loops.values())).reshape(len(loops), -1)))
+
+    def box(self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr]) -> Box | None:
+        """The box of a tensor of a shape, where indices say what is copied."""
+        corner, local = [], []
+        for index in indices:
+            found = self._parted(index)
+            if found is None:
+                return None
+            corner.append(found[0])
+            local.append(found[1])
+        box, tile = [int(values.max()) + 1 for values in local], self.store.buffer
+        line, room = LINE // tile.dtype.bytes, [int_value(size) or 0 for size in tile.shape]
+        lines, box[-1] = box[-1] // line, line
+        rows = math.prod(box[:-1])
+        if lines * line != int(local[-1].max()) + 1 or max(box) > MOST_ROWS or rows % LINES:
+            return None
+        place, row = (np.zeros_like(local[-1]) for _ in range(2))
+        for size, index in zip(room, self.store.indices):
+            place = place * size + self._values(index)
+        for size, values in zip(box[:-1], local):
+            row = row * size + values
+        wanted = (local[-1] // line * rows + row) * line + local[-1] % line
+        if not np.array_equal(place, wanted) or len(np.unique(place)) != math.prod(room):
+            return None
+        if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
+            return None
+        return Box(tile, load.buffer, tuple(shape), tuple(box), tuple(corner), lines)
+
+    def _parted(self, index: Expr) -> tuple[Expr, Any] | None:
+        """An index as what it is at the first point, and what the loops add to it at each."""
+        form = linear(simplify(index, self.ranges))
+        outer = {term: factor for term, factor in form.terms.items() if not uses_any(term, self.loops)}
+        if any(set(free_vars(term)) - set(self.loops) for term in form.terms if term not in outer):
+            return None
+        values = sum(
+            (factor * self._values(term) for term, factor in form.terms.items() if term not in outer), self._zeros()
+        )
+        least = int(values.min())
+        return Linear(outer, form.constant + least).expr(), values - least
+
+    def _zeros(self) -> Any:
+        return np.zeros(math.prod(self.loops.values()), np.int64)
+
+    def _values(self, e: Expr) -> Any:
+        """An expression of the loops at each point."""
+        if isinstance(e, Var):
+            return self.points[e]
+        if isinstance(e, Const):
+            return self._zeros() + int(e.value)
+        make = _NUMBERS[type(e)]
+        return make(self._values(e.a), self._values(e.b))  # type: ignore[attr-defined]
+
+    def _at_edge(self, test: Expr, of: tuple[Expr, int]) -> bool:
+        """Whether a test tells only whether an index is inside of its dimension."""
+        if not isinstance(test, (LT, LE)):
+            return False
+        index, size = of
+        low, high = (simplify(sub(side, index), self.ranges) for side in (test.a, test.b))
+        if int_value(low) is not None and int_value(test.b) is not None:  # index + low < b
+            return int(int_value(test.b) or 0) - int(int_value(low) or 0) + isinstance(test, LE) == size
+        if int_value(high) is not None and int_value(test.a) is not None:  # a <= index + high
+            return int(int_value(test.a) or 0) - int(int_value(high) or 0) + isinstance(test, LT) == 0
+        return False
+
+
+_NUMBERS: Mapping[type[Expr], Callable[[Any, Any], Any]] = {
+    Add: operator.add, Sub: operator.sub, Mul: operator.mul, FloorDiv: operator.floordiv, FloorMod: operator.mod,
+}  # fmt: skip
 
 
 def _copied(value: Expr) -> tuple[Load | None, list[Expr]]:
@@ -125,17 +219,8 @@ def _takes(source: Buffer, tile: Buffer) -> bool:
     """Whether the copy engine can read a tensor into a tile: whole chunks from row to row, sizes that are known."""
     sizes = [int_value(size) or 0 for size in source.shape]
     compact = source.scope == "global" and source.strides is None and source.dtype is tile.dtype
-    return (
-        compact and 2 <= len(sizes) <= MOST_DIMENSIONS and min(sizes) > 0 and sizes[-1] * tile.dtype.bytes % CHUNK == 0
-    )
-
-
-def _at_edge(test: Expr, load: Load) -> bool:
-    """Whether a test tells only the tensor from what is beyond."""
-    return isinstance(test, LT) and any(
-        structural_equal(test.a, index) and int_value(test.b) == int_value(size)
-        for index, size in zip(load.indices, load.buffer.shape)
-    )
+    known = 2 <= len(sizes) <= MOST_DIMENSIONS and min(sizes) > 0
+    return compact and known and sizes[-1] * tile.dtype.bytes % CHUNK == 0
 
 
 # ---------------------------------------------------------------------------------------------------------- emitting

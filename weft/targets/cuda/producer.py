@@ -33,6 +33,7 @@ import math
 from collections.abc import Sequence
 
 from weft.core.dtypes import INT64
+from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
     Address,
     Buffer,
@@ -88,7 +89,11 @@ class _Kernels(Mutator):
             return self.generic_stmt(s)
         marked = [one for one in walk_stmts(s) if isinstance(one, For) and one.annotations.get(BULK)]
         plan = plan_of(self.source, marked[0]) if len(marked) == 1 else None
-        boxes = [bulk.box_of(fill) for fill in plan.fill] if plan is not None else []
+        ranges = Ranges()
+        for one in walk_stmts(s):
+            if isinstance(one, For):
+                ranges = ranges.with_loop(one.var, one.extent)
+        boxes = [bulk.box_of(fill, ranges) for fill in plan.fill] if plan is not None else []
         if plan is None or None in boxes:
             return s
         made = _Kernel(s, marked[0], plan, [box for box in boxes if box is not None], self.names)
