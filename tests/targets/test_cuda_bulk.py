@@ -22,7 +22,7 @@ from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify
 from weft.loop.visit import Mutator, walk_stmts
 from weft.plan.planner import contractions_of, unit_of
-from weft.targets.cuda import driver, nvrtc, tensor_cores
+from weft.targets.cuda import bulk_tiles, driver, nvrtc, tensor_cores
 from weft.targets.gpu.product import find_product
 
 
@@ -33,7 +33,7 @@ def lowered(
     schedule, kind, reference = product(*sizes, turned, dtype)
     (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
     found = find_product(unit)
-    tiles = tensor_cores.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
+    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     tiles.machine = replace(tiles.machine, multiprocessors=blocks)
     tiles.apply({"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width, "stages": stages,
                  "band": band, "parts": 1})  # fmt: skip
@@ -184,7 +184,7 @@ def test_windows_of_images_are_boxes(sizes, box):
     (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
     found = find_product(unit)
     point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1}
-    tensor_cores.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
+    bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
     func = HOPPER.lower(schedule.func)
     assert HOPPER.generate(func).kernels[0].maps[0].box == box
     random, p = np.random.default_rng(0), r // 2

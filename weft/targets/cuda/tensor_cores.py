@@ -41,7 +41,7 @@ from weft.schedule.facts import block_named, cost, extent, facts_of, names_of
 from weft.schedule.primitives.matrix import matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
-from weft.targets.cuda import fragments, mma, producer, wgmma
+from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.cuda.copies import SIZES
 from weft.targets.cuda.mma import TILE_BYTES
@@ -70,12 +70,6 @@ GROUP_KNOBS: dict[str, tuple[int, ...]] = {
     "parts": (1, 2, 4, 8),
 }
 """`tiles_y` are tiles of 64 rows, one below the other, that a group of threads holds the accumulators of."""
-BULK_KNOBS: dict[str, tuple[int, ...]] = {
-    **{name: values for name, values in GROUP_KNOBS.items() if name != "parts"},
-    "stages": (3, 4, 5, 6, 7),
-    "band": (4, 8, 16),
-}
-"""`band` is how many tiles of rows go together through all columns: what they read stays in the cache."""
 FEATURE = "tf32"
 """The feature of a target whose products of float32 may round their operands to tf32: only where a user asks."""
 _NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8"}
@@ -96,20 +90,16 @@ def kind_of(found: Product, target: Target) -> mma.Kind | None:
 
 def match_warps(unit: Unit) -> Sketch | None:
     """The sketch of a product by mma.sync; None where it is none of its."""
-    return _sketch(unit, WarpTiles)
+    return sketch_of(unit, WarpTiles)
 
 
 def match_groups(unit: Unit) -> Sketch | None:
     """The sketch of a product by wgmma; None where it is none of its."""
-    return _sketch(unit, GroupTiles) if nest.threads_of(unit.target).has_warpgroups else None
+    return sketch_of(unit, GroupTiles) if nest.threads_of(unit.target).has_warpgroups else None
 
 
-def match_bulk(unit: Unit) -> Sketch | None:
-    """The sketch of a product by wgmma and the copy engine; None where it is none of its."""
-    return _sketch(unit, BulkTiles) if nest.threads_of(unit.target).has_warpgroups else None
-
-
-def _sketch(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
+def sketch_of(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
+    """The sketch of a product by a way to multiply tiles; None where it has none, or the product is too small."""
     found = find_product(unit)
     kind = None if found is None else kind_of(found, unit.target)
     if found is None or kind is None:
@@ -447,58 +437,6 @@ class GroupTiles(MatrixTiles):
 
     def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
         nest.fetch_ahead(accumulator, step, self.point["stages"], lag=1)
-
-
-# ------------------------------------------------------------------------------------------------ the copy engine
-
-
-class BulkTiles(GroupTiles):
-    """Products by wgmma whose operands a group of threads of its own lets the copy engine fetch (`producer`).
-
-    Blocks stay for several tiles, and write them out from registers, while the next tile is fetched.
-    """
-
-    name, knobs = "warpgroups and copy engine", BULK_KNOBS
-
-    def legal(self, c: Columns) -> Any:
-        """Points that fit the machine and do not exceed the problem by far."""
-        groups = c["groups_y"] * c["groups_x"]
-        return (
-            super().legal({**c, "parts": np.asarray(1)})
-            & ((c["groups_x"] == 1) | (c["groups_y"] == 1))
-            & (c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
-        )
-
-    def multiply(self, final: Stage) -> None:
-        """Tiles of the final block, whose elements each thread writes out of its own registers."""
-        tile_x, tile_y, _ = self.tile
-        batch, y, x = self._loops(final)
-        block_y, inner_y = final.split(nest.fuse_all(final, y), factor=tile_y)
-        block_x, inner_x = final.split(nest.fuse_all(final, x), factor=tile_x)
-        rows = final.split(inner_y, factors=[self.groups[0], self.each[0] // self.rows, self.rows])
-        group_x, column = final.split(inner_x, factor=self.each[1])
-        final.reorder(block_y, block_x, rows[0], group_x, rows[1], rows[2], column)
-        self._blocks(final, batch, block_y, block_x)
-        final.annotate(producer.PERSISTENT, [self.machine.multiprocessors, self.point["band"]], block_x)
-        of_groups = {rows[0]: "threadIdx.z", group_x: "threadIdx.y"}
-        nest.mark(final, {loop: tag for loop, tag in of_groups.items() if nest.extent_of(final, loop) > 1})
-        final.unroll(rows[1])
-        final.annotate(fragments.FRAGMENT, "rows", rows[2])
-        final.annotate(fragments.FRAGMENT, "columns", column)
-        accumulator = self.s[self.accumulator]
-        accumulator.set_scope(self.scope)
-        self._into_tiles(self.accumulator, len(self._buffer(self.accumulator).shape) - 2, *self.unit)
-        accumulator.compute_at(final, group_x, exact=False)
-        self._steps(accumulator)
-
-    def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
-        super()._fetch_ahead(accumulator, step)
-        accumulator.annotate(producer.BULK, True, step)
-
-    def _memory(self, c: Columns, row_bytes: Any) -> Any:
-        """Shared memory of a block: the operands' tiles."""
-        tile_y, tile_x = self._tile(c)
-        return c["stages"] * row_bytes * (tile_x + tile_y)
 
 
 # ---------------------------------------------------------------------------------------------------------- turning
