@@ -54,12 +54,14 @@ class BulkTiles(GroupTiles):
             load = plain_load(operand)
             constant = load is not None and load.buffer in product.unit.constants
             ways.append(_Operand(product, operand, own, bool(along), constant))
-        self.operands = ways if kind.bytes == 2 else []
+        self.operands = ways
+
+    def takes(self) -> bool:
+        """Whether the product is one for this way."""
+        return self.kind.bytes == 2 and super().takes() and all(one.is_tensor for one in self.operands)
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
-        if not self.operands or not all(one.is_tensor for one in self.operands):
-            return np.zeros(np.broadcast(*c.values()).shape, bool)
         tile_y, tile_x = self._tile(c)
         groups = c["groups_y"] * c["groups_x"]
         x, y = self.operands

@@ -99,13 +99,13 @@ def match_groups(unit: Unit) -> Sketch | None:
 
 
 def sketch_of(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
-    """The sketch of a product by a way to multiply tiles; None where it has none, or the product is too small."""
+    """The sketch of a product by a way to multiply tiles; None where it is none for that."""
     found = find_product(unit)
     kind = None if found is None else kind_of(found, unit.target)
     if found is None or kind is None:
         return None
     made = tiles(found, kind)
-    return made.sketch() if made.y >= fit.LEAST_Y and made.x >= fit.LEAST_X and made.k >= kind.depth else None
+    return made.sketch() if made.takes() else None
 
 
 # ----------------------------------------------------------------------------------------------- any matrix instruction
@@ -132,6 +132,10 @@ class MatrixTiles(Tiles):
         epilogue = product.unit.epilogue
         self.work = cost(epilogue.body.value) if epilogue is not None and isinstance(epilogue.body, Store) else 0
         """Arithmetic of the epilogue on each element."""
+
+    def takes(self) -> bool:
+        """Whether the product is one for this way."""
+        return self.y >= fit.LEAST_Y and self.x >= fit.LEAST_X and self.k >= self.kind.depth
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""
