@@ -27,7 +27,17 @@ from weft.targets.gpu.product import find_product
 
 
 def lowered(
-    sizes, turned=True, blocks=2, dtype="float16", groups_y=1, groups_x=1, tiles_y=1, width=64, stages=3, band=2
+    sizes,
+    turned=True,
+    blocks=2,
+    dtype="float16",
+    groups_y=1,
+    groups_x=1,
+    tiles_y=1,
+    width=64,
+    stages=3,
+    band=2,
+    copies=0,
 ):
     """A product by a point of the space on a machine of few multiprocessors; its schedule, and lowered."""
     schedule, kind, reference = product(*sizes, turned, dtype)
@@ -36,7 +46,7 @@ def lowered(
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     tiles.machine = replace(tiles.machine, multiprocessors=blocks)
     tiles.apply({"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width, "stages": stages,
-                 "band": band, "parts": 1})  # fmt: skip
+                 "band": band, "parts": 1, "copies": copies})  # fmt: skip
     verify(schedule.func)
     return schedule.func, HOPPER.lower(schedule.func), kind, reference
 
@@ -122,6 +132,16 @@ def test_rows_that_are_no_whole_chunks_are_fetched_by_threads(sizes, turned):
     run(func, sizes, turned, *rest)
 
 
+def test_odd_rows_are_copied_first():
+    """A row of 131 elements begins where no copy may; copies of its tensor have rows of 192."""
+    sizes = (64, 64, 131)
+    _, func, *rest = lowered(sizes, copies=1)
+    program = HOPPER.generate(func)
+    assert len(program.kernels) == 3 and len(program.workspaces) == 2
+    assert [one.strides for one in program.kernels[-1].maps] == [(192, 1)] * 2
+    run(func, sizes, True, *rest)
+
+
 def test_maps_are_kept_with_a_program_and_checked():
     _, func, *_ = lowered((128, 64, 128))
     program = HOPPER.generate(func)
@@ -143,7 +163,7 @@ def test_the_driver_is_told_what_lies_where(monkeypatch):
     fake = Driver()
     monkeypatch.setattr(driver, "_library", lambda: fake)
     monkeypatch.setattr(FakeDriver, "_cuTensorMapEncodeTiled", Driver._call, raising=False)
-    made = driver.tensor_map(4096, 2, (3000, 1112), (128, 64))
+    made = driver.tensor_map(4096, 2, (3000, 1112), (1112, 1), (128, 64))
     ((out, kind, rank, address, sizes, strides, box, steps, *rest),) = seen
     assert ctypes.sizeof(made) == 128 and ctypes.addressof(out) % 64 == 0
     assert (kind, rank, address.value, list(sizes), list(strides)) == (1, 2, 4096, [1112, 3000], [2224])
@@ -183,7 +203,7 @@ def test_windows_of_images_are_boxes(sizes, box):
     schedule = convolution(*sizes)
     (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
     found = find_product(unit)
-    point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1}
+    point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1, "copies": 0}
     bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
     func = HOPPER.lower(schedule.func)
     assert HOPPER.generate(func).kernels[0].maps[0].box == box

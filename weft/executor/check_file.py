@@ -219,6 +219,6 @@ def _check_program(program: DeviceProgram) -> None:
         if (
             not 1 <= math.prod(kernel.block) <= MOST_THREADS
             or not set(kernel.params) <= known | kernel.constants.keys()
-            or any(math.prod(m.shape) * m.element_bytes > rooms.get(m.source, 0) for m in kernel.maps)
+            or any(m.bytes > rooms.get(m.source, 0) for m in kernel.maps)
         ):
             raise ModuleFileError(f"the kernel {kernel.name[:80]} cannot be launched like this")

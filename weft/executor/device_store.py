@@ -44,7 +44,7 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
 
 def _maps(kernel: DeviceKernel) -> list[Any]:
     """The field of a kernel's maps, where it has some."""
-    return [[[m.source, m.element_bytes, m.shape, m.box] for m in kernel.maps]] if kernel.maps else []
+    return [[[m.source, m.element_bytes, m.shape, m.strides, m.box] for m in kernel.maps]] if kernel.maps else []
 
 
 def programs_seal(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
@@ -78,9 +78,7 @@ def _kernel(
     x, y, z = (int(size) for size in grid)
     a, b, c = (int(size) for size in block)
     values = {str(key): int(value) for key, value in constants.items()}
-    seen = tuple(
-        TensorMap(str(of), int(size), tuple(map(int, shape)), tuple(map(int, box))) for of, size, shape, box in maps
-    )
+    seen = tuple(TensorMap(str(of), int(size), *[tuple(map(int, n)) for n in numbers]) for of, size, *numbers in maps)
     return DeviceKernel(
         str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values, seen
     )

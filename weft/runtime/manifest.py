@@ -48,7 +48,7 @@ _PROGRAM = {
     "pieces": [int],
     "parameters": [(str, str, bool, int)],
     "workspaces": [(str, str, int)],
-    "kernels": [Either(_KERNEL, (*_KERNEL, [(str, int, _SHAPE, _SHAPE)]))],
+    "kernels": [Either(_KERNEL, (*_KERNEL, [(str, int, _SHAPE, _SHAPE, _SHAPE)]))],
 }
 _STEP = Either(
     {

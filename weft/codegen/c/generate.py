@@ -28,7 +28,7 @@ from weft.loop.ir import Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
 
-Maps = tuple[tuple[Buffer, tuple[int, ...], tuple[int, ...]], ...]
+Maps = tuple[tuple[Buffer, tuple[tuple[int, ...], ...]], ...]
 PARAMETER_ALIGNMENT = 16
 """Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
 
@@ -68,7 +68,7 @@ def generate(
         constants = {names[var]: value for var, value in launch.constants.items()}
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
-        maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, shape, box) for buffer, shape, box in seen)
+        maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, *given) for buffer, given in seen)
         kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, maps))
     parameters = tuple(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))

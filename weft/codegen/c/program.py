@@ -61,12 +61,19 @@ def _known_bytes(name: str, elements: Size, dtype: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
-    """How a copy engine sees a parameter: a compact tensor, of which it copies boxes in swizzled lines of 128 bytes."""
+    """How a copy engine sees a parameter: a tensor, of which it copies boxes in swizzled lines of 128 bytes."""
 
     source: str
     element_bytes: int
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """From one element to the next along each dimension, in elements; the last is 1."""
     box: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the tensor reaches over."""
+        return (1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides))) * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Boxes of tensors copied into shared memory by Hopper's copy engine (TMA), and the barriers that count their bytes.
 
     for r in range(128): for c in range(64):                   bulk_copy(address(t[0, 0]), address(A), address(full[s]),
-        t[r, c] = A[i + r, k + c] if … else 0            ->              2, 128, 64, 4096, 1024, i, k)
+        t[r, c] = A[i + r, k + c] if … else 0            ->              2, 4096, 1024, 1024, 1, 128, 64, i, k)
 
 One thread asks for a whole box, of lines of 128 bytes, which arrive in the order of `swizzle`; what lies outside of the
 tensor is zero. Barriers in shared memory ("full", "empty") have phases: one ends when as many threads have arrived as
@@ -9,7 +9,7 @@ were announced, and all bytes that they expected. `bulk_wait` waits until the ph
 
     bulk_init(bar, n, count, tile…)      n barriers, at which `count` arrivals end a phase; tiles are filled by copies
     bulk_expect(bar, bytes)       arrives, and lets the phase wait for so many bytes
-    bulk_copy(to, from, bar, rank, box…, shape…, corner…)      their bytes are counted when they are there
+    bulk_copy(to, from, bar, rank, shape…, strides…, box…, corner…)      their bytes are counted when they are there
     bulk_arrive(bar)              arrives
     bulk_wait(bar, parity)        waits
     bulk_registers(n, more)       from here on this group of threads has n registers a thread, more or fewer than before
@@ -84,6 +84,7 @@ class Box:
     source: Buffer
     shape: tuple[int, ...]
     """Of the tensor; dimensions that lie together may be one."""
+    strides: tuple[int, ...]
     box: tuple[int, ...]
     corner: tuple[Expr, ...]
     lines: int
@@ -104,7 +105,7 @@ class Box:
                 inside[-3] = index_expr(line)
             corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
             to = Address(tile, [stage, *inside], "w")
-            made.append(call(COPY, to, source, barrier, len(self.box), *self.box, *self.shape, *corner))
+            made.append(call(COPY, to, source, barrier, len(self.box), *self.shape, *self.strides, *self.box, *corner))
         return seq(*made)
 
 
@@ -124,10 +125,10 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
     together: Expr = index_expr(0)
     for size, index in zip(shape[:-1], load.indices):
         together = add(mul(together, index_expr(size)), index)
-    merged = [simplify(together, ranges), load.indices[-1]]
-    return seen.box(load, tests, shape, list(load.indices)) or seen.box(
-        load, tests, [math.prod(shape[:-1]), shape[-1]], merged
-    )
+    found = seen.box(load, tests, shape, list(load.indices))
+    if found is not None or load.buffer.strides is not None:
+        return found
+    return seen.box(load, tests, [math.prod(shape[:-1]), shape[-1]], [simplify(together, ranges), load.indices[-1]])
 
 
 class _Seen:
@@ -162,7 +163,7 @@ class _Seen:
             return None
         if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
             return None
-        return Box(tile, load.buffer, tuple(shape), tuple(box), tuple(corner), lines)
+        return Box(tile, load.buffer, tuple(shape), _strides(load.buffer, shape), tuple(box), tuple(corner), lines)
 
     def _parted(self, index: Expr) -> tuple[Expr, Any] | None:
         """An index as what it is at the first point, and what the loops add to it at each."""
@@ -218,9 +219,17 @@ def _copied(value: Expr) -> tuple[Load | None, list[Expr]]:
 def _takes(source: Buffer, tile: Buffer) -> bool:
     """Whether the copy engine can read a tensor into a tile: whole chunks from row to row, sizes that are known."""
     sizes = [int_value(size) or 0 for size in source.shape]
-    compact = source.scope == "global" and source.strides is None and source.dtype is tile.dtype
-    known = 2 <= len(sizes) <= MOST_DIMENSIONS and min(sizes) > 0
-    return compact and known and sizes[-1] * tile.dtype.bytes % CHUNK == 0
+    if not 2 <= len(sizes) <= MOST_DIMENSIONS or min(sizes) < 1 or source.scope != "global":
+        return False
+    *steps, last = _strides(source, sizes)
+    return source.dtype is tile.dtype and last == 1 and all(s and s * tile.dtype.bytes % CHUNK == 0 for s in steps)
+
+
+def _strides(source: Buffer, shape: Sequence[int]) -> tuple[int, ...]:
+    """From one element of a tensor to the next along each dimension; one that is not known is 0."""
+    if source.strides is not None:
+        return tuple(int_value(stride) or 0 for stride in source.strides)
+    return tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
 
 
 # ---------------------------------------------------------------------------------------------------------- emitting
@@ -259,12 +268,12 @@ def _simple(name: str) -> Emitter:
 
 def _copy(c: Context, e: Call) -> str:
     to, source, barrier, rank = (*e.args[:3], c.constant(e.args[3]))
-    box, shape = ([c.constant(n) for n in e.args[4 + rank * at : 4 + rank * (at + 1)]] for at in (0, 1))
-    corner = [f"(int32_t)({c.value(n)})" for n in reversed(e.args[4 + 2 * rank :])]
+    known = [tuple(c.constant(n) for n in e.args[4 + rank * at : 4 + rank * (at + 1)]) for at in range(3)]
+    corner = [f"(int32_t)({c.value(n)})" for n in reversed(e.args[4 + 3 * rank :])]
     assert isinstance(source, Address)
     name, places = f"weft_bulk_copy_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
     c.helper("weft_shared_place", _PLACE)
-    seen = c.tensor_map(source.buffer, shape, box)
+    seen = c.tensor_map(source.buffer, *known)
     given, values = (", ".join(text.format(i) for i in range(rank)) for text in ("int32_t c{}", '"r"(c{})'))
     c.helper(
         name,
@@ -334,8 +343,8 @@ def _mean_arrive(at: Pointer, expected: int = 0) -> None:
 
 
 def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: int) -> None:
-    box, shape, corner = (tuple(map(int, numbers[n * rank : (n + 1) * rank])) for n in range(3))
-    inside = source.array[: int(np.prod(shape))].reshape(shape)
+    shape, strides, box, corner = (tuple(map(int, numbers[n * rank : (n + 1) * rank])) for n in range(4))
+    inside = source.view(shape, strides)
     values = np.zeros(box, inside.dtype)
     ranges = [(max(0, -c), min(b, s - c)) for c, b, s in zip(corner, box, shape)]
     if all(low < high for low, high in ranges):

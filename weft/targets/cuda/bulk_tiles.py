@@ -12,6 +12,7 @@ tile is whole rows or a part of one: beyond the image the copy engine gives the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,8 @@ import numpy as np
 from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
 from weft.loop.ir import Axis
 from weft.loop.passes.support import linear
-from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Sketch, ceildiv
+from weft.plan.planner import Unit, analytic, choose, unit_of
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.primitives.matrix import stored_operand
 from weft.schedule.schedule import Stage
@@ -30,11 +31,18 @@ from weft.targets.cuda import model as fit
 from weft.targets.cuda.bulk import MOST_DIMENSIONS
 from weft.targets.cuda.swizzle import CHUNK, LINE
 from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, sketch_of
-from weft.targets.gpu import nest
+from weft.targets.gpu import elementwise, nest
 from weft.targets.gpu.product import Product, plain_load
 
-KNOBS: dict[str, tuple[int, ...]] = {**GROUP_KNOBS, "stages": (3, 4, 5, 6, 7), "parts": (1,), "band": (8,)}
-"""`band` is how many tiles of rows go together through all columns: what they read stays in the cache."""
+KNOBS: dict[str, tuple[int, ...]] = {
+    **GROUP_KNOBS,
+    "stages": (3, 4, 5, 6, 7),
+    "parts": (1,),
+    "band": (8,),
+    "copies": (0, 1),
+}
+"""`band` is how many tiles of rows go together through all columns: what they read stays in the cache. `copies` is
+whether operands whose rows begin at odd places are copied first."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -55,10 +63,22 @@ class BulkTiles(GroupTiles):
             constant = load is not None and load.buffer in product.unit.constants
             ways.append(_Operand(product, operand, own, bool(along), constant))
         self.operands = ways
+        self.odd_bytes = sum(one.bytes for one in ways if one.is_tensor and one.is_odd and one.may_copy)
+        """Of operands that can be copied into rows that begin where they should."""
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
         return self.kind.bytes == 2 and super().takes() and all(one.is_tensor for one in self.operands)
+
+    def apply(self, point: Point) -> None:
+        """The whole schedule of the product."""
+        for one in self.operands if point["copies"] else []:
+            if one.is_odd and one.may_copy:
+                copy = self.s.cache_read(one.buffer, "global", [self.given.name])
+                copy.storage_align(len(copy.block.writes[0].buffer.shape) - 2, LINE // self.kind.bytes, 0)
+                unit = unit_of(self.s, copy.name, self.given.unit.target)
+                choose(unit, (elementwise.match_transposition, elementwise.match), analytic)
+        super().apply(point)
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
@@ -71,6 +91,7 @@ class BulkTiles(GroupTiles):
             & (c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
             & x.has_boxes(tile_x)
             & y.has_boxes(tile_y)
+            & np.where(c["copies"], self.odd_bytes > 0, not any(one.is_wrong for one in self.operands))
         )
 
     def cost(self, c: Columns) -> Any:
@@ -79,14 +100,16 @@ class BulkTiles(GroupTiles):
         steps = ceildiv(self.k, wgmma.line_depth(self.kind))
         rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch, machine.multiprocessors)
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
-        x, y = self.operands
-        fetched = (tile_x * x.rows_cost + tile_y * y.rows_cost) * LINE
+        x, y = (1.0 + (fit.BULK_ODD_ROWS - 1) * one.is_odd * (1 - c["copies"] * one.may_copy) for one in self.operands)
+        fetched = (tile_x * x + tile_y * y) * LINE
         step = np.maximum(products * fit.BULK_PRODUCTS, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
         tile = of_tile + written * tile_x * tile_y * (1 + fit.GROUP_WORK * self.work)
         # Of points that cost the same, the one of the most stages.
-        return self.seconds(rounds * (steps * (step + waits) + tile) + fit.BULK_START - c["stages"], c["parts"], 0)
+        cycles = rounds * (steps * (step + waits) + tile) + fit.BULK_START - c["stages"]
+        copied = fit.BULK_COPY[0] + self.odd_bytes * fit.BULK_COPY[1]
+        return self.seconds(cycles + c["copies"] * copied, c["parts"], 0)
 
     def multiply(self, final: Stage) -> None:
         """Tiles of the final block, whose elements each thread writes out of its own registers."""
@@ -128,7 +151,7 @@ class _Operand:
         """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one."""
         k = [product.axes.k[i] for i in product.order if extent(product.axes.k[i]) > 1]
         lines = len(k) <= 1 or extent(k[-1]) % wgmma.LINE == 0
-        self.is_tensor, row = False, 0
+        self.is_tensor, self.is_odd, self.is_wrong, self.may_copy, row = False, False, False, False, 0
         if load is None or not lines:
             return
         if constant:  # packed in the order in which it is fetched
@@ -138,8 +161,13 @@ class _Operand:
             self.is_tensor = self._lies(load, own, k, along_k)
             halo = isinstance(stored_operand(operand), Select)
             self.is_apart = len([n for n in self.sizes if n > 1]) > 1 and (halo or _offset(load, own, k))
-        self.is_tensor = self.is_tensor and row > 0 and row * load.dtype.bytes % CHUNK == 0
-        self.rows_cost = 1.0 if row * load.dtype.bytes % LINE == 0 else fit.BULK_ODD_ROWS
+        self.buffer, self.bytes = (
+            load.buffer.name,
+            load.dtype.bytes * math.prod(int_value(n) or 0 for n in load.buffer.shape),
+        )
+        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (LINE, CHUNK))
+        self.may_copy = plain_load(operand) is not None and not constant
+        self.is_tensor = self.is_tensor and row > 0 and (self.may_copy or not self.is_wrong)
 
     def _lies(self, load: Load, own: Sequence[Axis], k: Sequence[Axis], along_k: bool) -> bool:
         """Whether each axis of its own has a dimension to itself, in order, and lines lie together."""

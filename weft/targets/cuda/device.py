@@ -234,7 +234,9 @@ class CudaExecutable(LoadedProgram):
         function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
         values = kernel_arguments(kernel, given, ctypes.c_int64, _passed)
         for one in kernel.maps:
-            values.append(driver.tensor_map(address_of(given[one.source]), one.element_bytes, one.shape, one.box))
+            values.append(
+                driver.tensor_map(address_of(given[one.source]), one.element_bytes, one.shape, one.strides, one.box)
+            )
         return BoundLaunch(self.device, function, kernel, values)
 
 
