@@ -34,8 +34,9 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
                     k.dynamic_shared_bytes,
                     k.params,
                     dict(k.constants),
+                    k.waits,
                     *_maps(k),
-                ]
+                ]  # fmt: skip
                 for k in program.kernels
             ],
         }
@@ -73,12 +74,12 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
 
 
 def _kernel(
-    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, maps: Any = ()
-) -> DeviceKernel:
+    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: bool = False,
+    maps: Any = (),
+) -> DeviceKernel:  # fmt: skip
     x, y, z = (int(size) for size in grid)
     a, b, c = (int(size) for size in block)
     values = {str(key): int(value) for key, value in constants.items()}
+    names = tuple(map(str, params))
     seen = tuple(TensorMap(str(of), int(size), *[tuple(map(int, n)) for n in numbers]) for of, size, *numbers in maps)
-    return DeviceKernel(
-        str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values, seen
-    )
+    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits), seen)

@@ -69,7 +69,9 @@ def generate(
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
         maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, *given) for buffer, given in seen)
-        kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, maps))
+        waits = bool(threads is not None and threads.overlaps_launches)
+        made_of = launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits, maps
+        kernels.append(DeviceKernel(*made_of))
     parameters = tuple(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))
         for p in (*func.params, *func.size_vars)
@@ -156,8 +158,15 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     shared, dynamic = _declare_shared(c, module.overlay)
     parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
-    module.functions.append("\n".join([head, *c.top, *c.lines, "}"]))
+    facts = getattr(module.machine, "threads", None)
+    first = [_WAIT] if facts is not None and facts.overlaps_launches else []
+    module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
+
+
+_WAIT = '  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");'
+"""Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order no
+block is there while a kernel before the one it waits for still runs, whose data the caches near it might hold."""
 
 
 def _bounds(module: Module, launch: Launch) -> str:
