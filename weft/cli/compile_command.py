@@ -50,8 +50,9 @@ def _builders(given: argparse.Namespace) -> Iterator[None]:
     from weft.pool.models import compiling
     from weft.pool.runner import connect
 
+    folder = folder_of(given)
     guard()
-    with connect(given.pool, folder_of(given), 60.0) as client, compiling(client):
+    with connect(given.pool, folder, 60.0) as client, compiling(client):
         yield
 
 
