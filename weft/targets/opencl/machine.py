@@ -29,7 +29,7 @@ NAMED = {
 }  # fmt: skip
 """GPUs of phones and boards to compile for, and their features, as far as owners have shown what clinfo says of them:
 
-    mali-t860     RK3399: local memory of 32 KB that is main memory, fp16 and fp64 (github.com/plaidml/plaidml/issues/182);
+    mali-t860     RK3399: local memory of 32 KB that is main memory, fp16, fp64 (github.com/plaidml/plaidml/issues/182);
                   groups of 256 of its sibling T628 (…/227). Midgard has no warps: 4 is the width of a vector
     mali-g76      Kirin 980; a warp of 8 (anandtech.com/show/12834); groups of 384 and local memory that is main memory
                   of its sibling G52 (github.com/ARM-software/ComputeLibrary/issues/999)
