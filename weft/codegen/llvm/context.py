@@ -85,7 +85,6 @@ class Module:
         """Parameters that the caller may place into one another's memory: nothing is promised about those."""
         self._access: dict[Buffer | None, tuple[int, str]] = {}
         arch = machine.triple.split("-")[0]
-        self.is_x86 = arch in ("x86_64", "i686", "i386")
         self.is_aarch64 = arch.startswith(("aarch64", "arm64"))
 
     def declare(self, result: str, name: str, parameters: Sequence[str]) -> None:
