@@ -26,7 +26,7 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
             "parameters": [[p.name, p.dtype.name, p.is_written, p.elements] for p in program.parameters],
             "workspaces": [[w.name, w.dtype.name, w.elements] for w in program.workspaces],
             "kernels": [
-                [k.name, k.grid, k.block, k.shared_bytes, k.dynamic_shared_bytes, k.params, dict(k.constants)]
+                [k.name, k.grid, k.block, k.shared_bytes, k.dynamic_shared_bytes, k.params, dict(k.constants), k.waits]
                 for k in program.kernels
             ],
         }
@@ -58,8 +58,11 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
     )
 
 
-def _kernel(name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any) -> DeviceKernel:
+def _kernel(
+    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: bool = False
+) -> DeviceKernel:
     x, y, z = (int(size) for size in grid)
     a, b, c = (int(size) for size in block)
     values = {str(key): int(value) for key, value in constants.items()}
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), tuple(map(str, params)), values)
+    names = tuple(map(str, params))
+    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits))

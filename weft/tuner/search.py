@@ -138,8 +138,8 @@ class Search:
 
     @property
     def batch(self) -> int:
-        """Points that are measured before the cost model learns from them."""
-        return BATCH * self.runner.width
+        """Points that are measured before the cost model learns from them: more where they are built beside others."""
+        return BATCH * self.runner.width * (2 if self.task.target.on_device else 1)
 
     def round(
         self, count: int = BATCH, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()

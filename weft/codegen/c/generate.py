@@ -67,7 +67,8 @@ def generate(
         constants = {names[var]: value for var, value in launch.constants.items()}
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
-        kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants))
+        waits = bool(threads is not None and threads.overlaps_launches)
+        kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits))
     parameters = tuple(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))
         for p in (*func.params, *func.size_vars)
@@ -153,8 +154,15 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int]:
     c.run(launch.body)
     shared, dynamic = _declare_shared(c, module.overlay)
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
-    module.functions.append("\n".join([head, *c.top, *c.lines, "}"]))
+    facts = getattr(module.machine, "threads", None)
+    first = [_WAIT] if facts is not None and facts.overlaps_launches else []
+    module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic
+
+
+_WAIT = '  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");'
+"""Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order no
+block is there while a kernel before the one it waits for still runs, whose data the caches near it might hold."""
 
 
 def _bounds(module: Module, launch: Launch) -> str:

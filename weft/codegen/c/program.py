@@ -76,6 +76,8 @@ class DeviceKernel:
     """The arguments, in order, by name."""
     constants: Mapping[str, int] = field(default_factory=dict)
     """Arguments with a value of this launch: variables of loops that run on the host."""
+    waits: bool = False
+    """Whether it waits by itself for what was launched before it: it may be launched while that runs."""
 
     def with_sizes(self, values: Mapping[str, int]) -> DeviceKernel:
         """The same launch with its grid as numbers."""

@@ -255,7 +255,7 @@ class BoundLaunch:
     def launch(self, stream: driver.Stream | None = None) -> None:
         """Puts it into a stream."""
         kernel, into = self.kernel, stream or self.device.stream
-        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes)
+        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes, kernel.waits)
 
 
 class GraphRecording(Recording):

@@ -37,6 +37,25 @@ _EXTERNAL = 1
 _WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
 
 
+_SERIALIZATION = 6
+"""The attribute of a launch that need not wait for the one before it."""
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_int), ("padding", ctypes.c_char * 4), ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    ]  # fmt: skip
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"), *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint), ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
 def first_library(names: Iterable[str | Path], mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
     """The first of some libraries that is there and can be loaded."""
     for name in names:
@@ -285,9 +304,20 @@ class Function(_Owned):
             self._allowed = size
 
     def launch(
-        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], stream: Stream, shared_bytes: int = 0
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Any],
+        stream: Stream,
+        shared_bytes: int = 0,
+        waits: bool = False,
     ) -> None:
-        """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters."""
+        """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters.
+
+        A kernel that `waits` by itself may be launched while the one before it runs.
+        """
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
         doing = f"launching {self.name} with {tuple(grid)} blocks of {tuple(block)} threads"
-        _call("cuLaunchKernel", self.handle, *grid, *block, shared_bytes, stream.handle, pointers, None, doing=doing)
+        early = (_LaunchAttribute * 1)(_LaunchAttribute(_SERIALIZATION, b"", 1))
+        config = _LaunchConfig(*grid, *block, shared_bytes, stream.handle, early, int(waits))
+        _call("cuLaunchKernelEx", ctypes.byref(config), self.handle, pointers, None, doing=doing)

@@ -34,6 +34,11 @@ from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 
 
+def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
+    """What `narrow_weights` asks: few rows wait for their weights, wherever these lie."""
+    return lambda rows, size: rows <= model.MOST_WAITING_ROWS
+
+
 def is_contiguous(facts: Facts) -> bool:
     """Whether neighbours in memory are reduced into one element, in the largest of what is read."""
     main = main_load(facts)
