@@ -24,6 +24,7 @@ TARGET = TargetSpec(
     ),
     algorithms=Algorithms(
         attention=later("weft.targets.cuda.attention:attention_proposer"),
+        caches=True,
         narrow=later("weft.targets.gpu.reduction:waits_for_weights"),
     ),
     peaks=later("weft.targets.cuda.peaks:measure"),

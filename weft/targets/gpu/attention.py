@@ -92,7 +92,7 @@ class Problem:
 
 def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
     """The sizes that the stages of an attention should have, and the keys of a part; None where nothing fits."""
-    if sizes.queries < model.LEAST_QUERIES or sizes.keys < model.LEAST_KEYS:
+    if sizes.keys < model.LEAST_KEYS:
         return None
     problem = Problem(sizes, machine)
     least = min(sizes.keys, model.LEAST_PART * sizes.value_size)
@@ -115,9 +115,9 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 
     def propose(given: Sequence[int], dtype: str) -> Sequence[int] | None:
         sizes = fused.Sizes(*given)
-        if dtype == "float32":
+        if dtype == "float32" or sizes.queries < model.LEAST_QUERIES:
             return proposal(sizes, machine)
-        if dtype not in machine.tensor_cores or sizes.queries < model.LEAST_QUERIES or sizes.keys < model.LEAST_KEYS:
+        if dtype not in machine.tensor_cores or sizes.keys < model.LEAST_KEYS:
             return None
         row = machine.vector_bytes // 2  # of scores, in whole vectors
         return sizes.queries, int(_up(sizes.keys, row)), sizes.value_size, 0

@@ -29,7 +29,7 @@ from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.plan.contraction import is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -179,9 +179,8 @@ class Size:
     def least(self, walk: Walk) -> float:
         """The cycles of the best tile."""
         sizes = {"vectors": min(self.blocks, 6), "rows": min(self.rows, 4), "places": min(self.pixels, self.registers)}
-        grids = np.meshgrid(*(np.arange(1, most + 1) for most in sizes.values()), indexing="ij")
-        columns = {knob: grid.ravel() for knob, grid in zip(sizes, grids)}
-        return float(np.where(self.legal(columns), self.cycles(walk, columns), np.inf).min())
+        knobs = {knob: range(1, most + 1) for knob, most in sizes.items()}
+        return cheapest(knobs, lambda columns: self.cycles(walk, columns), self.legal)[1]
 
 
 def _shape(unit: Unit) -> Shape | None:
