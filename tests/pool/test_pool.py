@@ -17,6 +17,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -241,6 +242,12 @@ def test_a_small_pool(folder, tmp_path):
         search = search_of(runner, tmp_path / "records.sqlite")
         records = list(search.round(6))
         assert {one.outcome.status for one in records} <= {Status.OK, *BEFORE} and len(records) == search.trials == 6
+        # Two clients with the same job, at the same time: it is measured once, and both are told.
+        other, job = runner_of(small, folder, "small"), runner.job_of(search.bench, None, {})
+        with ThreadPoolExecutor() as both:
+            told = list(both.map(lambda one: list(one.outcomes([job])), (runner, other)))
+        assert told[0] == told[1] and told[0][0].status is Status.OK
+        other.close()
         runner.close()
         plain = ssl.create_default_context()
         plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
