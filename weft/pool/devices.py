@@ -47,9 +47,9 @@ def open_device(text: str, target: str, key: Path | None) -> WorkerDevice:
         return Simulated(float(rest or 0), facts_of(found))
     if found.on_device:
         return ProgramDevice(target)
-    if found.triple.startswith("wasm"):
+    if found.triple.startswith("wasm") and kind == "here":
         return ServerDevice(Node, facts_of(found))
-    name = architecture_of(found.triple)
+    name = architecture_of(found.triple)  # for WebAssembly there is no server, nor an emulator
     if kind in ("here", "emulated", "counted"):
         if kind == "here" and not found.is_host:
             raise PoolError(f"{target} is no machine that is here: emulated or counted run it under QEMU")

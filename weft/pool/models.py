@@ -6,11 +6,13 @@ offset), the inputs, the arena, and the outputs.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import statistics
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -41,11 +43,20 @@ KERNEL_SECONDS = 300.0  # that a kernel may take, waiting for its turn included,
 def compiling(client: Any) -> Iterator[None]:
     """Within, the builders of a pool compile kernels; this process those that they lose, all where there is none."""
 
+    patience = KERNEL_SECONDS
+
     def ask(func: Func, target: Target) -> Callable[[], tuple[str, bytes, bool]]:
         order = json.dumps({"target": facts_of(target), "program": repr(func)}).encode()
         key = f"kernel-{hashlib.sha256(order).hexdigest()}"
-        future = send(client, {key: (jobs.kernel, order)}, BUILD)[0]
-        return lambda: code_of(bytes(future.result(timeout=KERNEL_SECONDS)))
+        return functools.partial(wait, send(client, {key: (jobs.kernel, order)}, BUILD)[0])
+
+    def wait(future: Any) -> tuple[str, bytes, bool]:
+        nonlocal patience
+        try:
+            return code_of(bytes(future.result(timeout=patience)))
+        except (OSError, TimeoutError, CancelledError):
+            patience = 0.1  # the pool is gone: nobody waits for the others
+            raise
 
     builders = [one for one in fleet(client) if one["kind"] == BUILD]
     token = elsewhere.set(ask if builders and agreed([], builders) else None)

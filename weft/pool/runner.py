@@ -209,6 +209,8 @@ class PoolRunner:
     def submit(self, client: Any, given: Sequence[Job]) -> list[Any]:
         """Sends jobs as one message, and what they need built as one before it; the futures of their records."""
         needs, built, tasks = self.about["needs"], {}, {}  # type: Any, dict[str, Any], dict[str, Any]
+        if len(self.built) > 256:  # Dask forgets what nobody refers to
+            self.built.clear()
         for job in given:
             wanted = [(job["target"], text) for text in job["programs"] if needs == LIBRARY]
             orders = [json.dumps({"target": target, "program": text}).encode() for target, text in wanted]
@@ -216,8 +218,6 @@ class PoolRunner:
             built |= {key: (jobs.build, data) for key, data in zip(keys, orders) if key not in self.built}
             sent = {**job, "programs": job["programs"] if needs == PROGRAM else []}
             tasks[f"measure-{job['id']}-{job.get('again', 0)}"] = (jobs.measure, json.dumps(sent).encode(), *keys)
-        if len(self.built) > 256:  # Dask forgets what nobody refers to
-            self.built.clear()
         self.built |= zip(built, send(client, built, BUILD))
         return send(client, tasks, device_resource(self.kind))
 
@@ -312,6 +312,14 @@ def agreed(found: list[dict[str, Any]], builders: list[dict[str, Any]]) -> dict[
     return (found or builders)[0]
 
 
+def _told(data: bytes) -> Outcome:
+    try:
+        record = Record.from_json(data.decode())
+        return replace(record.outcome, at=record.at)
+    except (ValueError, TypeError, KeyError, WeftError) as error:
+        return Outcome(Status.GARBAGE, detail=str(error)[:300])
+
+
 def _place(record: Record) -> tuple[str, str, str]:
     return record.task, record.sketch, json.dumps(dict(record.point), sort_keys=True)
 
@@ -366,6 +374,8 @@ class _Sent:
 
     def _outcomes(self, done: Mapping[int, Any]) -> dict[int, Outcome]:
         """What came of jobs, fetched by one question."""
+        from distributed import KilledWorker
+
         found = {}
         try:
             for at, future in done.items():
@@ -375,13 +385,10 @@ class _Sent:
             fine = {at: future for at, future in done.items() if at not in found}
             fetch = functools.partial(self.client.gather, list(fine.values()), asynchronous=True)
             for at, data in zip(fine, self.client.sync(fetch, callback_timeout=20) if fine else ()):
-                record = Record.from_json(bytes(data).decode())
-                found[at] = replace(record.outcome, at=record.at)
-        except (OSError, TimeoutError, CancelledError, KeyError) as error:
-            # The scheduler went while they were to be fetched: jobs are sent again, and known by their names.
+                found[at] = _told(bytes(data))
+        except (OSError, TimeoutError, CancelledError, KeyError, KilledWorker) as error:
+            # The scheduler or a worker went while they were fetched: they are asked for, or sent, again.
             logger.info("results were lost on their way: %s", error)
-        except (ValueError, TypeError, WeftError) as error:
-            found[at] = Outcome(Status.GARBAGE, detail=str(error)[:300])
         return found
 
     def cancel(self) -> None:
