@@ -117,7 +117,7 @@ def waited() -> tuple[float, float]:
 
 async def simulate(devices: int, each: int, service: float) -> Simulated1000:
     import dask
-    from distributed import Client, Scheduler, Worker
+    from distributed import Client, Scheduler, Worker, wait
 
     from weft.pool import jobs
     from weft.pool.guard import guard
@@ -137,10 +137,11 @@ async def simulate(devices: int, each: int, service: float) -> Simulated1000:
         for at in range(0, devices, 50):
             await asyncio.gather(*workers[at : at + 50])
         begin = time.process_time()
-        await asyncio.sleep(5)
-        beats = (time.process_time() - begin) / 5
+        await asyncio.sleep(interval(DEVICES))
+        beats = (time.process_time() - begin) / interval(DEVICES)
         async with Client(scheduler.address, asynchronous=True, set_as_default=False) as client:
-            run = f"{devices}-{time.monotonic()}"
+            run, told = f"{devices}-{time.monotonic()}", {}
+            client.subscribe_topic(jobs.topic_of(f"{run}-0"), lambda event: told.update([event[1]]))
             sent = [
                 (jobs.measure, json.dumps({"id": f"{run}-{at}", "record": record, "trace": "x" * 1000}).encode())
                 for at in range(devices * each)
@@ -151,11 +152,12 @@ async def simulate(devices: int, each: int, service: float) -> Simulated1000:
                 part = {f"{run}-{at + place}": one for place, one in enumerate(sent[at : at + 50])}
                 futures += send(client, part, "device:sim")
                 await asyncio.sleep(0.001)
-            await client.gather(futures)
+            await wait(futures)
             taken, work = time.monotonic() - begin, time.process_time() - processor
             used, delay = waited()[0] - used, waited()[1] - delay
         for worker in workers:
             worker.periodic_callbacks["heartbeat"].stop()
         await asyncio.gather(*(worker.close(timeout=1, nanny=False) for worker in workers))
+    assert len(told) == len(sent)
     job = (work - taken * beats) / len(sent)
     return Simulated1000(devices, len(sent), job, beats, used / (used + delay), each * service / taken)

@@ -140,7 +140,9 @@ def link(objects: Sequence[bytes], target: Target, symbol: str) -> bytes:
 
 
 def measure(data: bytes, *libraries: bytes) -> bytes:
-    """Measures on this worker's device, and writes it down."""
+    """Measures on this worker's device, writes it down, and tells who listens."""
+    from distributed import get_worker
+
     job = json.loads(data)
     assert device is not None and journal is not None, "a builder was asked to measure"
     name = str(job["id"])
@@ -148,7 +150,14 @@ def measure(data: bytes, *libraries: bytes) -> bytes:
         outcome = replace(_outcome(device, job, libraries), trace=job["trace"])
         made = {**job["record"], "outcome": outcome.to_json(), "at": time.time()}
         journal.add(name, json.dumps(made))
+    # Told beside the news that the job is done: nobody has to connect to this worker to fetch it.
+    get_worker().log_event(topic_of(name), [name, journal.lines[name]])
     return journal.lines[name].encode()
+
+
+def topic_of(job: str) -> str:
+    """What the client of a job listens to: jobs are numbered after the name of its run."""
+    return f"weft-{job.rpartition('-')[0]}"
 
 
 def _outcome(where: WorkerDevice, job: dict[str, Any], libraries: tuple[bytes, ...]) -> Outcome:

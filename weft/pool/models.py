@@ -132,8 +132,9 @@ def bench_whole(graph: Graph, runner: PoolRunner, precision: str | None = None) 
         data = data[like.nbytes :]
     inputs = {value.name: array for value, array in zip(graph.inputs, arrays)}
     least, middle, most = (figure(pick(costs), unit) for pick in (min, statistics.median, max))
+    spread = f" ({least} to {most})" if least != most else ""
     return {"kind": runner.kind, "unit": unit, unit: statistics.median(costs), "rounds": costs, "inputs": inputs,
-            "outputs": made, "says": f"{middle} a call ({least} to {most})", "library_bytes": len(sent.library),
+            "outputs": made, "says": f"{middle} a call{spread}", "library_bytes": len(sent.library),
             "weight_bytes": len(sent.weights)}  # fmt: skip
 
 

@@ -103,6 +103,7 @@ class PoolRunner:
     def __post_init__(self) -> None:
         self._client: Any = None
         self.built: dict[str, Any] = {}
+        self.told: dict[str, str] = {}
         self._defaults: dict[str, tuple[str, list[Any]]] = {}
         self._sent = 0
         self.about = self._wait_for_kind()
@@ -128,6 +129,7 @@ class PoolRunner:
             return self._client
         self.close()
         self._client = connect(self.url, self.folder, self.deadline)
+        self._client.subscribe_topic(jobs.topic_of(f"{self.run}-0"), lambda event: self.told.update([event[1]]))
         return self._client
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
@@ -373,7 +375,7 @@ class _Sent:
             yield at, outcome
 
     def _outcomes(self, done: Mapping[int, Any]) -> dict[int, Outcome]:
-        """What came of jobs, fetched by one question."""
+        """What came of jobs: most were told, the rest is fetched by one question."""
         from distributed import KilledWorker
 
         found = {}
@@ -382,7 +384,9 @@ class _Sent:
                 if future.status == "error":
                     error = future.exception(timeout=10)
                     found[at] = Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
-            fine = {at: future for at, future in done.items() if at not in found}
+                elif told := self.runner.told.pop(self.waiting[at]["id"], ""):
+                    found[at] = _told(told.encode())
+            fine = {at: future for at, future in done.items() if at not in found}  # what was told before we listened
             fetch = functools.partial(self.client.gather, list(fine.values()), asynchronous=True)
             for at, data in zip(fine, self.client.sync(fetch, callback_timeout=20) if fine else ()):
                 found[at] = _told(bytes(data))
