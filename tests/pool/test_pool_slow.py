@@ -152,7 +152,8 @@ async def simulate(devices: int, each: int, service: float) -> Simulated1000:
                 part = {f"{run}-{at + place}": one for place, one in enumerate(sent[at : at + 50])}
                 futures += send(client, part, "device:sim")
                 await asyncio.sleep(0.001)
-            await wait(futures)
+            with client.as_current():
+                await wait(futures)
             taken, work = time.monotonic() - begin, time.process_time() - processor
             used, delay = waited()[0] - used, waited()[1] - delay
         for worker in workers:
