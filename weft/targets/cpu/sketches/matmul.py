@@ -95,7 +95,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     knobs = {"rows": (kernel.rows, 2 * kernel.rows), "vectors": (1, 2), "panels": (1, 4, 16)}
 
     def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, **point)).apply()
+        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
@@ -133,7 +133,7 @@ def match_dots(unit: Unit) -> Sketch | None:
     point = {"rows": rows, "vectors": vectors, "panels": columns // width}
 
     def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, **point)).apply()
+        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
