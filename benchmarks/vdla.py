@@ -3,6 +3,7 @@
     python -m benchmarks.vdla [--layers C2 C6] [--latency 32 64 128 256] [--word-cycles 3] [--trials 4] [--plot out.svg]
     python -m benchmarks.vdla --offload [--model resnet18]
     python -m benchmarks.vdla --tune 30
+    python -m benchmarks.vdla --sweep [16x16 narrow …] [--tune 30]
 
 Latency hiding (figure 10): every convolution of ResNet-18 with two virtual threads; the same tiles without them; and
 with one thread whose tiles are chosen for it, in all of the memories. Each result is compared with NumPy. A layer is a
@@ -13,7 +14,8 @@ Offloading (figure 21): a whole quantized model, layer by layer, against a *mode
 cycles a second, one for each operation (a multiply-add is two), memory for nothing.
 
 Tuning: as many points of the sketches of ten layers as are asked for, measured in the simulator, against the default
-choice and against what no schedule goes below.
+choice and against what no schedule goes below. The sweep does the same for ten other layers, which nothing was fitted
+to, on machines of other sizes.
 """
 
 from __future__ import annotations
@@ -77,6 +79,23 @@ TUNED = [
 ]  # fmt: skip
 """Ten layers to tune, as different as they come: ResNet-18's first (with its three channels in a block of 16) and four
 more, three of MobileNet's 1 × 1, a 3 × 3 of 100 → 200 channels (in whole blocks), and a dense layer on 16 rows."""
+
+UNSEEN = [
+    Layer("M1", 28, 128, 256, 1, 1), Layer("M2", 14, 384, 64, 1, 1), Layer("V1", 16, 64, 128, 3, 1),
+    Layer("U1", 32, 48, 48, 3, 1), Layer("F1", 13, 48, 192, 3, 1), Layer("S1", 32, 72, 144, 3, 2),
+    Layer("I1", 28, 32, 96, 5, 1), Layer("S2", 64, 3, 32, 7, 2), Layer("D2", 1, 576, 1000, 1, 1),
+    Layer("D3", 8, 192, 768, 1, 1),
+]  # fmt: skip
+"""Ten layers that nothing was fitted to, in channels as models have them: a 1 × 1 of MobileNet v1 and one of v2, 3 × 3
+of VGG, U-Net and SqueezeNet (whose 13 is a prime), one with stride 2, GoogLeNet's 5 × 5, a 7 × 7 / 2 on three channels,
+and dense layers on one row and on 64."""
+
+MACHINES = {
+    "16x16": "", "8x8": "block=8", "32x32": "block=32", "small": "inp=512,wgt=32,acc=512", "large": "wgt=1024",
+    "quick": "latency=32", "slow": "latency=400", "wide": "word_cycles=1", "narrow": "word_cycles=8",
+    "poor": "inp=256,wgt=16,acc=256,latency=200,word_cycles=8",
+}  # fmt: skip
+"""Machines to sweep over: products a cycle, memories, latency and bandwidth of DRAM, and all of them poor."""
 
 
 def convolution(layer: Layer, block: int = 16) -> tuple[Schedule, list[Any]]:
@@ -256,6 +275,8 @@ def searched(sketch: Simulated, trials: int, seed: int = 0) -> float:
     def measure(at: int) -> None:
         tried[at] = sketch.seconds(sketch.point(columns, at))
 
+    if legal.sum() <= trials:
+        return min(sketch.seconds(sketch.point(columns, int(at))) for at in np.flatnonzero(legal))
     for at in np.unique(cost, return_index=True)[1][: max(1, trials // 3)]:
         measure(int(at))
     while len(tried) < trials:
@@ -295,24 +316,43 @@ def tuned(layer: Layer, target: str, trials: int) -> tuple[float, float, float, 
     return first * CLOCK, default * CLOCK, best * CLOCK, time.process_time() - begin
 
 
-def tune(layers: list[Layer], target: str, trials: int) -> None:
-    """A line for each layer: estimate, default, the best of a search, and what no schedule goes below."""
+def tune(layers: list[Layer], target: str, trials: int) -> Any:
+    """A line for each layer: estimate, default, the best of a search, and what no schedule goes below; and means."""
     begin, config = time.perf_counter(), config_of(target.partition(":")[2])
     heads = "".join(f"{name:>12}" for name in ("floor", "estimate", "default", "tuned"))
-    print(f"{'layer':6}{heads}{'over estimate':>15}{'over default':>14}")
+    print(f"{'layer':6}{heads}{'over estimate':>15}{'over default':>14}{'default/floor':>15}")
     gains, spent = [], 0.0  # gains: over the estimate, over the default; and how far from the floor both are
+    layers = [replace(one, channels=whole(one.channels, config), filters=whole(one.filters, config)) for one in layers]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         for layer, found in zip(layers, pool.map(partial(tuned, target=target, trials=trials), layers)):
             first, default, best, seconds = found
             spent += seconds
             gains.append((first / best, default / best, default / floor(layer, config), best / floor(layer, config)))
             cells = "".join(f"{cycles:12,.0f}" for cycles in (floor(layer, config), first, default, best))
-            print(f"{layer.name:6}{cells}{gains[-1][0]:15.3f}{gains[-1][1]:14.3f}", flush=True)
+            print(f"{layer.name:6}{cells}{gains[-1][0]:15.3f}{gains[-1][1]:14.3f}{gains[-1][2]:15.3f}", flush=True)
     means = np.exp(np.log(gains).mean(0))
     print("tuned is {:.3f} over the estimate, {:.3f} over the default (geometric means)".format(*means))
     print("default / floor {2:.3f}, which no tuner can gain more than; tuned / floor {3:.3f}".format(*means))
     taken = time.perf_counter() - begin
     print(f"{trials * len(layers)} trials, {taken:.0f} s by two processes, {spent:.0f} s of the processor's time")
+    return means
+
+
+def whole(channels: int, config: Config) -> int:
+    """Channels filled up to whole blocks, as offloading fills them."""
+    return -(-channels // config.block) * config.block
+
+
+def sweep(names: list[str], layers: list[Layer], trials: int) -> None:
+    """`tune` on one machine after the other, and all means at the end."""
+    means = {}
+    for name in names or MACHINES:
+        target = f"vdla:{MACHINES[name]}".rstrip(":")
+        print(f"\n{name}: {target}")
+        means[name] = tune(layers, target, trials)
+    print(f"\n{'machine':10}{'over estimate':>15}{'over default':>15}{'default/floor':>15}{'tuned/floor':>15}")
+    for name, found in (*means.items(), ("all", np.exp(np.mean(np.log(list(means.values())), 0)))):
+        print(f"{name:10}" + "".join(f"{one:15.3f}" for one in found))
 
 
 def main() -> None:
@@ -328,13 +368,19 @@ def main() -> None:
     parser.add_argument("--offload", action="store_true", help="a whole model with and without the accelerator")
     parser.add_argument("--model", default="resnet18", choices=["resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2"])
     parser.add_argument("--tune", type=int, default=0, help="search so many points of each layer's sketch")
+    parser.add_argument(
+        "--sweep", nargs="*", choices=list(MACHINES), help="tune other layers on these machines, or all"
+    )
     words = parser.parse_args()
-    of = TUNED if words.tune else LAYERS
+    of = LAYERS if not words.tune and words.sweep is None else TUNED if words.sweep is None else UNSEEN
     layers = [layer for layer in of if not words.layers or layer.name in words.layers]
     if words.offload:
         return offload(words.model)
+    if words.sweep is not None:
+        return sweep(words.sweep, layers, words.tune or 30)
     if words.tune:
-        return tune(layers, f"vdla:latency={words.latency[0]},word_cycles={words.word_cycles}", words.tune)
+        tune(layers, f"vdla:latency={words.latency[0]},word_cycles={words.word_cycles}", words.tune)
+        return
     print(
         f"{'layer':6}{'latency':>8}{'same tiles':>14}{'used':>7}{'1 thread':>12}{'used':>7}{'2 threads':>12}{'used':>7}"
     )

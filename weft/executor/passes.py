@@ -51,7 +51,9 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         precision = None
     narrow = None if precision is None else NARROW[precision]
     if proposed.caches:
-        graph = run(cached_attention, run(update_caches, graph))
+        graph = run(update_caches, graph)
+    if proposed.loops_by_data:
+        graph = run(cached_attention, graph)
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
         own = frozenset[str]() if knobs.exact else target.narrow_products

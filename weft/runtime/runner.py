@@ -112,7 +112,7 @@ class NativeRunner:
 
     def _other(self, step: Any, values: list[Any], threads: int) -> None:
         """Runs a step that is no native call."""
-        raise AssertionError(f"{step} needs the compiler")
+        step.fill(values)
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
         """The caller's arrays that native code may write: contiguous, and apart from every input and each other, but

@@ -414,7 +414,9 @@ class Algorithms:
     split_windows: bool = False
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     caches: bool = False
-    """Whether its driver knows `update_caches`, and loops that end where data says serve `cached_attention`."""
+    """Whether its driver knows `update_caches`."""
+    loops_by_data: bool = False
+    """Whether loops that end where data says serve `cached_attention`."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = _optional()
     """For `fix_weights`: a weight in fewer bytes, or None."""
     few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()

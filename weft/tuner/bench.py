@@ -11,6 +11,7 @@ What is compiled for it needs no device, and goes from one process to another.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,6 +45,9 @@ DEVICE_ROUNDS = 16
 BUSY = 0.2
 """The share of the time that others may take before more turns are needed."""
 
+COLD, MOST_COPIES = 2, 128
+"""Copies of constants fill the second cache of a core so many times, if they are not more than so many."""
+
 HOPELESS = 1.6
 """A point that takes so many times as long as the default after two turns is not measured further."""
 
@@ -68,29 +72,47 @@ class Kernel:
         self.bind(arrays)
 
     def bind(self, arrays: Sequence[Any]) -> None:
-        """Lays the arguments out as a model does: copies of constants in large pages, where they are worth that."""
-        count, blocks = len(self.task.program.inputs), WeightBlocks()
+        """Lays the arguments out as a model does: copies of constants in large pages, where they are worth that.
+
+        In a model other kernels run before this one is called again, and constants are no longer in the caches of a
+        core. So there are several copies, which take turns.
+        """
+        task, blocks = self.task, WeightBlocks()
         self.results: list[Any] = []
-        bound: list[Any] = []
-        for parameter in self.parameters:
+        own: dict[int, Any] = {}
+        fixed: dict[int, Any] = {}
+        for at, parameter in enumerate(self.parameters):
             if isinstance(parameter, Packing):
-                packed = parameter.apply(arrays[parameter.source])
-                bound.append(blocks.copy(packed) if packed.nbytes >= LEAST_BYTES else aligned_array(packed))
-                continue
-            bound.append(aligned_array(np.array(arrays[parameter])))
-            if parameter >= count:
-                self.results.append(bound[-1])
-        slots = self.function._fast(tuple(bound))
-        if slots is None:
-            raise TuneError(f"the arguments of {self.task.label} do not fit its program")
-        self._slots, self._bound = slots, bound
+                fixed[at] = parameter.apply(arrays[parameter.source])
+            elif parameter < len(task.program.inputs) and task.program.inputs[parameter][0] in task.constants:
+                fixed[at] = arrays[parameter]
+            else:
+                own[at] = aligned_array(np.array(arrays[parameter]))
+                if parameter >= len(task.program.inputs):
+                    self.results.append(own[at])
+        size = sum(one.nbytes for one in fixed.values())
+        copies = min(MOST_COPIES, 1 + COLD * task.target.cache_bytes[1] // size) if size else 1
+        turns: list[Any] = []
+        self._bound: list[Any] = []
+        for _ in range(copies):
+            made = {
+                at: blocks.copy(one) if one.nbytes >= LEAST_BYTES else aligned_array(np.array(one))
+                for at, one in fixed.items()
+            }
+            bound = tuple(own[at] if at in own else made[at] for at in range(len(self.parameters)))
+            slots = self.function._fast(bound)
+            if slots is None:
+                raise TuneError(f"the arguments of {task.label} do not fit its program")
+            turns.append(slots)
+            self._bound.append(bound)
+        self._turns = itertools.cycle(turns)
 
     def run(self, times: int = 1) -> None:
         """Calls it; a RuntimeFault where it says that it failed."""
-        entry, slots, threads = self.function._entry, self._slots, self.threads
-        for _ in range(times - 1):
+        entry, threads, turns = self.function._entry, self.threads, self._turns
+        for slots in itertools.islice(turns, times - 1):
             entry(slots, threads)
-        if times and entry(slots, threads):
+        if times and entry(next(turns), threads):
             raise RuntimeFault("the kernel failed")
 
 

@@ -191,6 +191,23 @@ def operator(name: str, batch: int = 2) -> Graph:
     return b.finish(b.node("Attention", *inputs, **attributes))
 
 
+@pytest.mark.parametrize(
+    "queries, heads, is_causal", [(1, 6, 0), (1, 6, 1), (1, 3, 1), (4, 3, 1), (4, 6, 1), (4, 3, 0)]
+)
+def test_keys_of_a_cache_end_where_its_length_says(queries, heads, is_causal):
+    b = Builder("cached")
+    given = [b.input("q", (2, heads, queries, 4)), *(b.input(name, (2, 3, 9, 4)) for name in "kv")]
+    lengths = b.input("lengths", (2,), "int64")
+    graph = b.finish(b.node("Attention", *given, None, None, None, lengths, is_causal=is_causal))
+    made = fused(graph)
+    (node,) = [n for n in made.nodes if n.op == NAME]
+    assert node.attributes["sizes"][:3] == ([2, 3, 2] if queries == 1 and heads == 6 else [2, heads, queries])
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal(v.tensor.static).astype("f4") for v in given] + [np.array([5, 9])]
+    wanted = interpret_graph(graph, arrays)[0]
+    np.testing.assert_allclose(interpret_graph(made, arrays)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_operator_of_the_standard(name):
     graph = operator(name)

@@ -361,9 +361,9 @@ def _softmax(shares: Value | None, scope: Scope, kind: str) -> tuple[Node | None
 
 def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
     """One node for the standard's Attention without a past, a soft cap or windows."""
-    query, key, value, mask = [*node.inputs, None][:4]
+    query, key, value, mask, *past, lengths = [*node.inputs, *[None] * 7][:7]
     given = node.attributes
-    if len(node.inputs) > 4 and any(v is not None for v in node.inputs[4:]) or len(node.outputs) > 1:
+    if any(v is not None for v in past) or len(node.outputs) > 1:
         return None
     if given.get("softcap") or given.get("softmax_precision", 1) not in (0, 1):
         return None
@@ -379,11 +379,11 @@ def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
     views = [_in_heads(view_of(v, scope), v, n) for v, n in zip((query, key, value), heads)]
     if any(view is None for view in views):
         return None
-    made = _operator_attributes(node, [view for view in views if view is not None], mask, propose)
+    made = _operator_attributes(node, [view for view in views if view is not None], mask, lengths, propose)
     if made is None:
         return None
     sources = [_flat(view.source, node, scope) for view in views if view is not None]
-    return _replacement(node, sources if mask is None else [*sources, mask], made, scope)
+    return _replacement(node, [*sources, *(v for v in (mask, lengths) if v is not None)], made, scope)
 
 
 def _in_heads(view: View, value: Value, heads: int) -> View | None:
@@ -401,15 +401,21 @@ def _in_heads(view: View, value: Value, heads: int) -> View | None:
 
 
 def _operator_attributes(
-    node: Node, views: Sequence[View], mask: Value | None, propose: Propose
+    node: Node, views: Sequence[View], mask: Value | None, lengths: Value | None, propose: Propose
 ) -> dict[str, Any] | None:
-    """The attributes for an Attention; heads of queries that share keys are neighbours."""
+    """The attributes for an Attention; heads of queries that share keys are neighbours, or queries of one head."""
     packed = len(node.outputs[0].tensor.dims) == 3
     (batch, heads, queries, size), (_, key_heads, keys, _), value_size = (
         *(v.shape for v in views[:2]),
         views[2].shape[3],
     )
     shared, around = heads // key_heads, (batch, heads)
+    is_causal = bool(node.attributes.get("is_causal", 0))
+    last = queries if is_causal else 0  # of the lengths; a lone query sees all of them
+    if queries == 1 and shared > 1 and not packed and mask is None and (lengths is not None or not is_causal):
+        rows = _reshaped(views[0], (batch, key_heads, shared, size))
+        if rows is not None:
+            shared, around, queries, last, views = 1, (batch, key_heads), shared, 0, [rows, *views[1:]]
     if mask is not None and mask.tensor.static and mask.tensor.static[-1] not in (1, keys):
         return None
     sizes = [*around, queries, keys, size, value_size]
@@ -423,7 +429,9 @@ def _operator_attributes(
     steps = [("scale", float(scale) if scale is not None else size**-0.5)]
     if mask is not None:
         steps.append(("allow" if mask.tensor.dtype == "bool" else "add", 0.0))
-    if node.attributes.get("is_causal", 0):
+    if lengths is not None:
+        steps.append(("until", float(last)))
+    elif is_causal:
         steps.append(("causal", 0.0))
     return {
         "sizes": sizes, "query": places[0], "key": places[1], "value": places[2],

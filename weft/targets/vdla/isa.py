@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 INSTRUCTION_BITS = 128
@@ -182,21 +182,24 @@ class Instruction:
     """An opcode and the values of its fields, as attributes; what is not said is 0."""
 
     def __init__(self, opcode: str, **values: Any) -> None:
-        self.opcode = opcode
-        self.values = {field.name: 0 for field in fields_of(opcode)}
+        self.opcode, self.values = opcode, dict.fromkeys(fields_of(opcode), 0)
+        self._set(values)
+
+    def _set(self, values: dict[str, Any]) -> None:
+        """Other values of some fields."""
+        opcode, fields = self.opcode, fields_of(self.opcode)
         for name, value in values.items():
-            if name not in self.values:
-                raise ValueError(f"{opcode} has no field {name!r}; it has {', '.join(self.values)}")
-            self.values[name] = value
-        for field in fields_of(opcode):
-            value = self.values[field.name]
+            if name not in fields:
+                raise ValueError(f"{opcode} has no field {name!r}; it has {', '.join(fields)}")
+            field = fields[name]
             if isinstance(value, str):
                 if field.names is None or value not in field.names:
-                    raise ValueError(f"{opcode}: {field.name} = {value!r} is none of {', '.join(field.names or ())}")
-                value = self.values[field.name] = field.names[value]
+                    raise ValueError(f"{opcode}: {name} = {value!r} is none of {', '.join(field.names or ())}")
+                value = field.names[value]
             least = -(1 << field.bits - 1) if field.signed else 0
             if not least <= value < least + (1 << field.bits):
-                raise ValueError(f"{opcode}: {field.name} = {value} does not fit into {field.bits} bits")
+                raise ValueError(f"{opcode}: {name} = {value} does not fit into {field.bits} bits")
+            self.values[name] = value
         self.__dict__.update(self.values)
 
     def __eq__(self, other: object) -> bool:
@@ -237,18 +240,22 @@ class Instruction:
 
     def replace(self, **values: Any) -> Instruction:
         """A copy with other values."""
-        return Instruction(self.opcode, **{**self.values, **values})
+        made = object.__new__(Instruction)
+        made.opcode, made.values = self.opcode, dict(self.values)
+        made._set(values)
+        return made
 
 
-def fields_of(opcode: str) -> tuple[Field, ...]:
-    """The fields of an instruction after its opcode."""
-    return (*HEAD[1:], *FORMATS[opcode])
+@lru_cache
+def fields_of(opcode: str) -> dict[str, Field]:
+    """The fields of an instruction after its opcode, by their names."""
+    return {field.name: field for field in (*HEAD[1:], *FORMATS[opcode])}
 
 
 def encode(instruction: Instruction) -> int:
     """The 128 bits of an instruction."""
     word, place = OPCODES[instruction.opcode], HEAD[0].bits
-    for field in fields_of(instruction.opcode):
+    for field in fields_of(instruction.opcode).values():
         word |= (instruction.values[field.name] & (1 << field.bits) - 1) << place
         place += field.bits
     return word
@@ -260,7 +267,7 @@ def decode(word: int) -> Instruction | None:
     if opcode is None:
         return None
     values, place = {}, HEAD[0].bits
-    for field in fields_of(opcode):
+    for field in fields_of(opcode).values():
         value = word >> place & (1 << field.bits) - 1
         values[field.name] = value - (1 << field.bits) if field.signed and value >> field.bits - 1 else value
         place += field.bits
