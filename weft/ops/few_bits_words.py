@@ -1,6 +1,6 @@
 """WordsMatMul: a product of few rows with weights of 2, 4 or 8 bits in blocks, for machines that multiply floats.
 
-    y[.., n] = sum over words w of scale[b, n] * sum over p of x[.., w * each + p] * (number p of word[w, n] - zero[b, n])
+    y[.., n] = sum over words w of scale[b, n] * sum over p of x[.., w * each + p] * (number p of w, n - zero[b, n])
 
 It is what MatMulNBits becomes on a GPU (`graph/passes/few_bits.py`): a word of 32 bits holds neighbours along the inner
 dimension, low bits first, and words of neighbouring columns lie together, so that a thread reads vectors of them while
