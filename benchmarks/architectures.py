@@ -5,6 +5,10 @@
     python -m benchmarks.architectures --json found.jsonl           a line for each model; those already there are kept
     python -m benchmarks.architectures --jobs 15 --threads 1        fifteen at a time
     python -m benchmarks.architectures --speed --threads 2          how fast, beside torch.compile (inductor)
+    python -m benchmarks.architectures --speed --jobs 6 --pin --seed 1 --minutes 8 --json found.jsonl
+                                                                    a fair sample: in a random order, each of the six
+                                                                    on cores of its own, for eight minutes
+    python -m benchmarks.architectures --join found.jsonl           the table of what such files hold
     python -m benchmarks.architectures --few --door torch.compile   25 of them through torch.compile(backend="weft")
     python -m benchmarks.architectures --only weft/                 the built-in models, as PyTorch's modules
     python -m benchmarks.architectures --only keras-                keras.applications, of its backends jax and torch
@@ -19,21 +23,23 @@ of 0 is right wherever it is added.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import importlib.util
 import json
 import logging
 import math
 import os
+import queue
+import random
+import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 import types
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -41,8 +47,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import interleave, print_system, print_table, speed_ratio
+from benchmarks.served import Served, answer
 
 TOLERANCE = 1e-4
+MOST_SERVED = 12
+"""So many models are measured in one process: importing the libraries and warming them up takes longer than most."""
 SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 """Sides of images: a model gets the first that it takes."""
 
@@ -346,6 +355,8 @@ def examine(name: str, threads: int, seconds: float, door: str) -> dict[str, Any
     except Exception as error:  # noqa: BLE001  whatever a package says about its own model is data of this table
         return {**row, "outcome": "not built", "said": _first_lines(error)}
     with torch.no_grad():
+        if seconds:
+            _warm(door)
         begun = time.perf_counter()
         if door == "torch.compile":
             import weft.torch_backend
@@ -435,12 +446,31 @@ def compared(wanted: list[Any], found: list[Any]) -> dict[str, Any]:
     return {"outcome": "right" if worst <= TOLERANCE else "wrong", "error": worst}
 
 
+@functools.cache
+def _warm(door: str) -> float:
+    """Brings a door's modules in and, for inductor, its headers: a first call is of a model, not of a process."""
+    import torch
+
+    import weft
+    import weft.torch_backend
+
+    begun = time.perf_counter()
+    relu, given = torch.nn.ReLU(), torch.ones(100)
+    made = weft.compile(relu, given) if door == "export" else torch.compile(relu, backend=_BACKENDS[door])
+    made(given)
+    torch._dynamo.reset()
+    return time.perf_counter() - begun
+
+
+_BACKENDS = {"torch.compile": "weft", "inductor": "inductor"}
+
+
 def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dict[str, Any]:
     import torch
 
     torch._dynamo.reset()
     try:
-        torch.compile(torch.relu)(torch.ones(100))  # headers, which inductor compiles once on a machine
+        warm = _warm("inductor")
         begun = time.perf_counter()
         theirs = torch.compile(model)
         theirs(*inputs)
@@ -449,6 +479,7 @@ def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dic
     taken = time.perf_counter() - begun
     stats = interleave({"weft": lambda: run(*inputs), "inductor": lambda: theirs(*inputs)}, seconds, settle=0.01)
     return {
+        "inductor_warm_s": warm,
         "inductor_compile_s": taken,
         "weft_s": stats["weft"].median,
         "inductor_s": stats["inductor"].median,
@@ -463,28 +494,81 @@ def _first_lines(error: Exception, most: int = 300) -> str:
 # ------------------------------------------------------------------------------------------------------- all
 
 
-def apart(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One model in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.architectures", "--one", name, "--threads", str(options.threads)]
-    command += ["--door", options.door, "--seconds", str(options.seconds)] + ["--speed"] * options.speed
+def apart(name: str, options: argparse.Namespace, free: queue.SimpleQueue[Served], until: float) -> dict[str, Any]:
+    """One model in a process that none shares with it at the time, and not after `until`."""
+    served = free.get()
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as caches:
-        cold = {"WEFT_CACHE_DIR": caches, "TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
-        given = {**os.environ, **(cold if options.speed else {})}  # first calls are those of a model that is new
-        try:
-            ended = subprocess.run(
-                command, capture_output=True, text=True, timeout=options.limit, check=False, env=given
-            )
-        except subprocess.TimeoutExpired:
-            return {"name": name, "outcome": "too slow", "said": f"more than {options.limit:.0f} s"}
-    with contextlib.suppress(IndexError, json.JSONDecodeError):
-        return {**json.loads(ended.stdout.splitlines()[-1]), "whole_s": time.perf_counter() - begun}
-    return {"name": name, "outcome": "failed", "said": f"exit status {ended.returncode}: {ended.stderr[-600:]}"}
+    limit = min(options.limit, until - begun)
+    try:
+        if limit <= 0:
+            return {"name": name, "outcome": "not begun"}
+        said = served.ask(name, limit)
+        taken = time.perf_counter() - begun
+        if isinstance(said, dict):
+            return {**said, "whole_s": taken}
+        if taken < limit:
+            return {"name": name, "outcome": "failed", "said": said}
+        cut = limit < options.limit
+        return {"name": name, "outcome": "cut" if cut else "too slow", "said": f"more than {limit:.0f} s"}
+    finally:
+        if not options.speed or served.answered >= MOST_SERVED:
+            served.end()
+        free.put(served)
+
+
+def examined(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """A row for each model as it ends."""
+    order = list(chosen(options))[:: 1 if options.jobs == 1 else -1]  # the longest last would be waited for alone
+    if options.seed is not None:
+        random.Random(options.seed).shuffle(order)
+    until = time.perf_counter() + 60 * options.minutes
+    known = sorted(os.sched_getaffinity(0)) if options.pin else []
+    if options.pin and len(known) < options.jobs * options.threads:
+        raise SystemExit(f"{options.jobs} jobs of {options.threads} threads, and {len(known)} cores to pin them to")
+    command = [sys.executable, "-m", "benchmarks.architectures", "--serve", "--threads", str(options.threads)]
+    command += ["--door", options.door, "--seconds", str(options.seconds)] + ["--speed"] * options.speed
+    cold = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+    every = []
+    caches = tempfile.TemporaryDirectory()
+    free: queue.SimpleQueue[Served] = queue.SimpleQueue()
+    for job in range(options.jobs):
+        cores = [str(one) for one in known[job * options.threads :][: options.threads]]
+        own = {**cold, "WEFT_CACHE_DIR": f"{caches.name}/{job}"} if options.speed else {}
+        every.append(Served([*command, *(["--cores", *cores] if cores else [])], own))
+        free.put(every[-1])
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for done in as_completed([pool.submit(apart, name, options, free, until) for name in order]):
+            row = done.result()
+            if row["outcome"] == "not begun":
+                continue
+            if options.json:
+                with options.json.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+            sys.stderr.write(f"{row['outcome']:10} {row['name']}  {row.get('said', '')[:150]}\n")
+            yield row
+    for served in every:
+        served.end()
+    caches.cleanup()
+
+
+def serve(options: argparse.Namespace) -> None:
+    """A process of `examined`: names in, rows out."""
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
+
+    def one(name: str) -> dict[str, Any]:
+        if name.startswith("keras-"):
+            return through_keras(name, options.threads)
+        for kept in ("models", "kernels") if options.speed else ():  # first calls are those of a model that is new
+            shutil.rmtree(Path(os.environ["WEFT_CACHE_DIR"]) / kept, ignore_errors=True)
+        return examine(name, options.threads, options.seconds if options.speed else 0, options.door)
+
+    answer(one)
 
 
 def chosen(options: argparse.Namespace) -> Iterator[str]:
     """The models that are asked for and not yet known."""
-    done = {row["name"] for row in _rows(options.json) if row["outcome"] != "too slow"}
+    done = {row["name"] for row in _rows([options.json]) if row["outcome"] not in ("too slow", "cut")}
     few = FEW.split() + [f"weft/{one}" for one in BUILT_IN.split()]
     asked = [
         name
@@ -495,22 +579,43 @@ def chosen(options: argparse.Namespace) -> Iterator[str]:
     yield from (name for name in asked[part - 1 :: parts] if name not in done)
 
 
-def _rows(path: Path | None) -> list[dict[str, Any]]:
-    if path is None or not path.exists():
-        return []
-    return list({row["name"]: row for row in map(json.loads, path.read_text(encoding="utf-8").splitlines())}.values())
+def _rows(paths: Sequence[Path | None]) -> list[dict[str, Any]]:
+    """The last row of each model in these files, in the order of `names`."""
+    lines = [line for one in paths if one and one.exists() for line in one.read_text(encoding="utf-8").splitlines()]
+    found = {row["name"]: row for row in map(json.loads, lines)}
+    return [found[name] for name in names() if name in found]
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:
     found = Counter(row["outcome"] for row in rows)
-    asked = len(rows) - found["not built"] - found["no export"]
+    asked = len(rows) - found["not built"] - found["no export"] - found["cut"]
     said = ", ".join(f"{count} {outcome}" for outcome, count in found.most_common())
     line = f"{found['right']} of {asked} right ({100 * found['right'] / max(asked, 1):.1f} %): {said}"
-    ratios = [row["times_as_fast"] for row in rows if "times_as_fast" in row]
-    if ratios:
-        mean = statistics.geometric_mean(ratios)
-        line += f"; {mean:.2f} times as fast as inductor in the geometric mean of {len(ratios)}"
+    measured = [row for row in rows if "times_as_fast" in row]
+    if measured:
+        for what, ratios in (
+            ("as fast as inductor", [row["times_as_fast"] for row in measured]),
+            ("as soon compiled", [row["inductor_compile_s"] / _first_call(row) for row in measured]),
+        ):
+            mean, better = statistics.geometric_mean(ratios), sum(one >= 1 for one in ratios)
+            line += f"\n{mean:.2f} times {what} in the geometric mean of {len(ratios)}; {better} of them at least so"
     return line
+
+
+def _first_call(row: dict[str, Any]) -> float:
+    return float(row.get("export_s", 0.0) + row["compile_s"])
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    columns = "outcome error export_s compile_s inductor_compile_s weft_s inductor_s times_as_fast".split()
+    shown = [column for column in columns if any(column in row for row in rows)]
+    print_table("Architectures", ["name", *shown], [[row["name"], *(row.get(one) for one in shown)] for row in rows])
+    for row in rows:
+        if row["outcome"] != "right":
+            sys.stdout.write(f"{row['name']}: {row['outcome']}: {row.get('said', row.get('error', ''))}\n")
+    for kind in dict.fromkeys(row["name"].partition("/")[0] for row in rows):
+        sys.stdout.write(f"{kind}: {_summary([row for row in rows if row['name'].startswith(kind + '/')])}\n")
+    sys.stdout.write(f"all: {_summary(rows)}\n")
 
 
 def main() -> None:
@@ -528,46 +633,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure each (default 2)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--list", action="store_true", help="the names alone")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="end by then, whatever is left")
+    parser.add_argument("--seed", type=int, help="in a random order: what was done by then is a fair sample")
+    parser.add_argument("--pin", action="store_true", help="each job on cores of its own, as many as threads")
+    parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="only the table of these files")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--cores", type=int, nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        if options.one.startswith("keras-"):
-            row = through_keras(options.one, options.threads)
-        else:
-            row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
-        sys.stdout.write("\n" + json.dumps(row) + "\n")
-        sys.stdout.flush()
-        os._exit(0)  # threads that libraries leave behind have nothing more to do
+    if options.serve:
+        serve(options)
     if options.list:
         sys.stdout.write("\n".join(names()) + "\n")
         return
-    rows = _rows(options.json)
-    with ThreadPoolExecutor(options.jobs) as pool:
-        order = list(chosen(options))[:: 1 if options.jobs == 1 else -1]  # the longest last would be waited for alone
-        for done in as_completed([pool.submit(apart, name, options) for name in order]):
-            row = done.result()
-            rows.append(row)
-            if options.json:
-                with options.json.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(row) + "\n")
-            sys.stderr.write(f"{row['outcome']:10} {row['name']}  {row.get('said', '')[:150]}\n")
+    if options.join:
+        _print(_rows(options.join))
+        return
+    rows = {row["name"]: row for row in [*_rows([options.json]), *examined(options)]}
     print_system()
-    columns = (
-        "outcome",
-        "error",
-        "export_s",
-        "compile_s",
-        "inductor_compile_s",
-        "weft_s",
-        "inductor_s",
-        "times_as_fast",
-    )
-    shown = [column for column in columns if any(column in row for row in rows)]
-    print_table("Architectures", ["name", *shown], [[row["name"], *(row.get(one) for one in shown)] for row in rows])
-    for row in rows:
-        if row["outcome"] != "right":
-            sys.stdout.write(f"{row['name']}: {row['outcome']}: {row.get('said', row.get('error', ''))}\n")
-    sys.stdout.write(_summary(rows) + "\n")
+    _print([rows[name] for name in names() if name in rows])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.goldens.choices import TARGETS, cases, kernels_of, read, text_of
+from tests.goldens.choices import NARROW, ONLY_NARROW, TARGETS, cases, kernels_of, read, text_of
 from tests.goldens.workloads import WORKLOADS
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Trace
@@ -30,7 +30,8 @@ def test_choices_are_those_of_the_goldens(target: str, part: int) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("workload", [w if w in SAMPLE else pytest.param(w, marks=pytest.mark.slow) for w in WORKLOADS])
 def test_a_trace_replays_to_the_same_program(workload: str, target: str) -> None:
-    for chosen in kernels_of(workload, find_target(TARGETS[target])):
+    precision = NARROW[target] if target in ONLY_NARROW else None
+    for chosen in kernels_of(workload, find_target(TARGETS[target]), precision):
         if isinstance(chosen, str):
             continue
         begun = len(chosen.start.trace.steps)

@@ -105,8 +105,17 @@ def _load_whole(*arguments: Any) -> Any:
     return load_whole(*arguments)
 
 
+def _stored_graph(text: str, constants: Any) -> Any:
+    import weft.ops  # noqa: F401
+    from weft.graph.interpreter import Interpreter
+    from weft.graph.text import parse_graph
+
+    graph, player = parse_graph(text, constants), Interpreter()
+    return graph, lambda arrays: player.run(graph, arrays, {})
+
+
 hooks.find_target, hooks.records, hooks.compile_tuned = _find_target, _records, _compile_tuned
-hooks.load_whole = _load_whole
+hooks.load_whole, hooks.stored_graph = _load_whole, _stored_graph
 
 
 def __dir__() -> list[str]:

@@ -99,11 +99,11 @@ def rewritten(source: Path, manifest: str) -> bytes:
 def closed(data: bytes) -> bytes:
     """A file with the checksum that fits it."""
     from weft.runtime import module_file
-    from weft.runtime.fingerprint import fingerprint
+    from weft.runtime.fingerprint import checksum
 
     body = data[: -module_file.TRAILER_BYTES]
-    checksum = fingerprint(body).hex()
-    return body + module_file.TRAILER.format(checksum=checksum, signature=module_file.UNSIGNED).encode()
+    found = checksum(memoryview(body), len(body))
+    return body + module_file.TRAILER.format(checksum=found, signature=module_file.UNSIGNED).encode()
 
 
 # ------------------------------------------------------------------------------------------------------------- fences

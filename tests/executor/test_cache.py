@@ -275,7 +275,7 @@ def test_whatever_reading_raises_is_a_miss(folder, built, monkeypatch, error):
         raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(module_file, "fingerprint", fail)
+        patched.setattr(module_file, "checksum", fail)
         patched.setattr(module_file.ModuleFile, "__init__", fail)
         np.testing.assert_array_equal(compile(mlp())(*random_inputs(mlp())), want)
     assert len(built) == 2

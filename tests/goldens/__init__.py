@@ -1,4 +1,4 @@
-"""Goldens of the choice: which schedule each of some 150 workloads gets on five fixed machines.
+"""Goldens of the choice: which schedule each of some 150 workloads gets on six fixed machines.
 
     make goldens                                  rewrites them; the difference is reviewed like code
     python -m tests.goldens --show conv_3x3_120_120_28 --target avx2       the steps of one, as Python

@@ -37,7 +37,8 @@ def one_node(sizes, steps=(), heads_inside=1, dtype="float32", empty_rows=0) -> 
     ]
     for at, (step, _, shape) in enumerate(steps):
         if shape is not None:
-            inputs.append(Value(f"mask{at}", TensorType(dtype if step == "add" else "bool", shape)))
+            kind = {"add": dtype, "until": "int64"}.get(step, "bool")
+            inputs.append(Value(f"mask{at}", TensorType(kind, shape)))
     attributes = {
         "sizes": list(sizes), "query": [0, m * h * d, d, h * d, 1], "key": [0, n * h * d, d, h * d, 1],
         "value": [0, n * h * e, e, h * e, 1], "steps": [s for s, _, _ in steps],

@@ -162,7 +162,7 @@ def test_several_blocks_of_the_reduction(epilogue: str) -> None:
     """The epilogue runs once, after the last block."""
     batch = (2,) if epilogue == "transpose" else ()
     check(True, {"depth": 20}, m=16, n=48, k=60, epilogue=epilogue, batch=batch)
-    check(False, {"depth": 20, "columns": 48, "height": 16, "unroll": 2}, m=33, n=70, k=60, batch=batch)
+    check(False, {"depth": 20, "panels": 2, "tiles": 2, "unroll": 2}, m=33, n=70, k=60, batch=batch)
 
 
 def test_uneven_blocks_of_the_reduction() -> None:
@@ -233,17 +233,27 @@ def test_packed_panels_stay_in_the_second_level_cache(target: str, shape: tuple[
     found = sketch_of(target, False, m=m, n=n, k=k)
     assert found is not None
     point, _ = next(found.ranked())
-    assert 4 * point["depth"] * point["columns"] <= find_target(target).cache_bytes[1]
-    assert point["columns"] % point["vectors"] == 0 and point["height"] % point["rows"] == 0
+    machine = find_target(target)
+    columns = point["panels"] * point["vectors"] * machine.vector_bytes // 4
+    assert 4 * point["depth"] * columns <= machine.cache_bytes[1]
+
+
+def test_blocks_are_of_whole_register_tiles_whichever_tile_is_taken() -> None:
+    """A tile that the rule does not have gets blocks of its own size: none is cut, and sums in parts have registers."""
+    found = sketch_of("aarch64-unknown-linux-gnu,cpu=neoverse-n1,cores=2", True, m=64, n=1000, k=512)
+    assert found is not None and not {"columns", "height"} & found.knobs.keys()
+    columns = found.columns()
+    held = columns["rows"] * columns["vectors"] * columns["parts"]
+    assert held[found.legal(columns)].max() <= 32 and set(columns["depth"]) == {128, 256, 512}
 
 
 def test_the_best_tile_is_one_of_the_legal_ones_and_costs_least() -> None:
     tiles = Tiles(Core(), 100, 13, 64, 32)
-    rows, vectors = tiles.best()
-    assert tiles.fits(rows, vectors) and tiles.cycles(rows, vectors) == tiles.least
+    tile, least = tiles.best
+    assert tiles.fits(**tile) and tiles.cycles(**tile) == least
     fitting = [(r, v) for r in range(1, 15) for v in range(1, 9) if tiles.fits(r, v)]
-    assert min(tiles.cycles(r, v) for r, v in fitting) == tiles.least
-    assert not tiles.fits(8, 4) and tiles.cycles(1, 1) > 2 * tiles.least
+    assert min(tiles.cycles(r, v) for r, v in fitting) == least
+    assert not tiles.fits(8, 4) and tiles.cycles(1, 1) > 2 * least
 
 
 @pytest.mark.parametrize(

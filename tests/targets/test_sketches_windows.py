@@ -186,6 +186,12 @@ def test_the_tile_of_rows_fits_the_registers():
     assert tile(3, 32, 2, Taps()) == (3, 4, 2, 0) and tile(1, 14, 1, Taps(7)) == (1, 14, 1, 1)
 
 
+def test_rows_of_a_window_that_moves_by_two_stay_until_their_next_tap():
+    """Taps two apart share rows, neighbouring ones do not: both sets are in registers beside the sums."""
+    _, rows, vectors, down = tile(1, 28, 1, Taps(5, step=2))
+    assert down == 1 and rows * vectors * (1 + 2) + 2 <= 32
+
+
 def test_rows_share_what_the_taps_read():
     assert [Taps(3).read(rows) for rows in (1, 2, 8)] == [3, 4, 10]
     assert Taps(3, gap=2).read(2) == 6 and Taps(3, step=2).read(2) == 5

@@ -28,7 +28,7 @@ from weft.ops.convolution_winograd import NAME, SUMS, direct_weight, transform_w
 from weft.plan.inline import inline_producers
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
-from weft.targets.cpu.algorithms import Convolution, alternatives, convolution_algorithm, error_of
+from weft.targets.cpu.algorithms import Convolution, alternatives, error_of, ranked_tiles
 from weft.targets.cpu.families import FAMILIES
 from weft.targets.cpu.sketches.winograd import BOTH, Sizes, default_point, match, register_tile
 from weft.targets.registry import find_target
@@ -199,23 +199,23 @@ def test_register_tiles_fit_the_registers(registers, rows, vectors):
 @pytest.mark.parametrize(
     "facts,wanted",
     [
-        (Convolution(1, 64, 64, 56, 56), "winograd4"),
-        (Convolution(1, 128, 128, 28, 28), "winograd4"),
-        (Convolution(1, 512, 512, 224, 224), "winograd4"),
-        (Convolution(1, 3, 64, 224, 224), "direct"),
-        (Convolution(1, 64, 24, 56, 56), "direct"),
-        (Convolution(1, 64, 64, 1, 56), "direct"),
-        (Convolution(1, 2048, 2048, 2, 2), "direct"),
+        (Convolution(1, 64, 64, 56, 56), [4]),
+        (Convolution(1, 128, 128, 28, 28), [4]),
+        (Convolution(1, 512, 512, 224, 224), [4]),
+        (Convolution(1, 3, 64, 224, 224), []),
+        (Convolution(1, 64, 24, 56, 56), []),
+        (Convolution(1, 64, 64, 1, 56), []),
+        (Convolution(1, 2048, 2048, 2, 2), []),
     ],
 )
 def test_what_the_counts_say(facts, wanted):
-    assert convolution_algorithm(facts, NATIVE) == wanted
+    assert ranked_tiles(facts, NATIVE)[:1] == wanted
 
 
 @pytest.mark.skipif(LANES != 16, reason="the counts are for 512-bit vectors")
 def test_streamed_weights_speak_for_small_tiles():
-    assert convolution_algorithm(Convolution(1, 512, 512, 7, 7), NATIVE) != "winograd4"
-    assert convolution_algorithm(Convolution(32, 512, 512, 7, 7), NATIVE) == "winograd4"
+    assert ranked_tiles(Convolution(1, 512, 512, 7, 7), NATIVE)[:1] != [4]
+    assert ranked_tiles(Convolution(32, 512, 512, 7, 7), NATIVE)[0] == 4
 
 
 def conv_node(**attributes):
@@ -227,8 +227,8 @@ def conv_node(**attributes):
 def test_larger_weights_are_streamed_where_the_model_does_not_stay_in_the_cache():
     """A few tiles of 64 channels: Winograd's weights, four times as large, cost more than its products save."""
     machine = dataclasses.replace(NATIVE, cache_bytes=(48 << 10, 2 << 20, 32 << 20))
-    assert convolution_algorithm(Convolution(1, 64, 64, 7, 7), machine) == "winograd4"
-    assert convolution_algorithm(Convolution(1, 64, 64, 7, 7, model_bytes=7 << 20), machine) == "direct"
+    assert ranked_tiles(Convolution(1, 64, 64, 7, 7), machine)[0] == 4
+    assert not ranked_tiles(Convolution(1, 64, 64, 7, 7, model_bytes=7 << 20), machine)
 
 
 @needs_lanes

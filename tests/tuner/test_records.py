@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from dataclasses import replace
 
 import pytest
 
+import weft
 from tests.tuner.small import TARGET, product_task, record
 from weft.plan.overrides import Records
 from weft.schedule.trace import Trace
 from weft.targets.registry import find_target
 from weft.tuner import database_path, records_for
 from weft.tuner.database import Database
+from weft.tuner.model import make_tuning
 from weft.tuner.records import Outcome, Record, Status, TuneError, compiler_version, machine_key
 
 
@@ -101,6 +104,28 @@ def test_a_file_of_another_weft_is_left_alone(tmp_path):
     connection.close()
     with pytest.raises(TuneError, match="another Weft"):
         Database(tmp_path / "a")
+
+
+def test_a_file_that_can_only_be_read_is_read(tmp_path, monkeypatch):
+    """A service in a container has the records that were made elsewhere; nothing is tuned there."""
+    trace = Trace()
+    with Database(tmp_path / "r.sqlite") as one:
+        one.accept("model", TARGET, 2.0, 1.0, {"t": (trace, 1.5)})
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+    with Database(tmp_path / "r.sqlite") as one:
+        assert set(one.accepted(TARGET).traces) == {"t"} and one.reads_only
+        with pytest.raises(TuneError, match="can only be read"):
+            one.accept("model", TARGET, 2.0, 1.0, {})
+        with pytest.raises(TuneError, match="can only be read"):
+            make_tuning(weft.models.dqn(), "1s", TARGET, database=one)
+
+
+def test_of_two_who_put_schedules_into_use_the_second_measures_again(tmp_path):
+    with Database(tmp_path / "r.sqlite") as one, Database(tmp_path / "r.sqlite") as other:
+        seen = other.accepted(TARGET)
+        assert one.accept("model", TARGET, 2.0, 1.0, {"t": (Trace(), 1.5)}, one.accepted(TARGET))
+        assert not other.accept("model", TARGET, 2.0, 1.9, {"t": (Trace(), 1.1)}, seen) and len(one.models()) == 1
+        assert other.accept("model", TARGET, 2.0, 0.9, {"t": (Trace(), 1.6)}, other.accepted(TARGET))
 
 
 def test_a_damaged_schedule_is_said(tmp_path):

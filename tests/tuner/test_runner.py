@@ -220,7 +220,6 @@ def test_what_ends_the_child_of_a_device_does_not_end_the_search(on_device, faul
     build = Bench.build
 
     def building(self, region, at):
-        assert self._default is not None  # or it is built while others build, and is taken for a kernel that hangs
         made = build(self, region, {name: number for name, number in at.items() if name != "bad"})
         vars(made).update({"bad": True} if "bad" in at else {})
         return made

@@ -41,6 +41,16 @@ def numpy_type(name: str) -> np.dtype[Any]:
     return np.dtype(object if name == "string" else name)
 
 
+@functools.cache
+def narrow_types() -> tuple[str, ...]:
+    """The narrow types that arrays can have here: all of them, or none where ml_dtypes is not installed."""
+    try:
+        numpy_type("bfloat16")
+    except DTypeError:
+        return ()
+    return NARROW
+
+
 def element_bytes(name: str) -> int:
     """The bytes of one element that is no string; no package is asked for it."""
     return 2 if name == "bfloat16" else 1 if name in NARROW else numpy_type(name).itemsize

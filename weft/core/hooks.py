@@ -14,5 +14,8 @@ records: Callable[[Any], Any]
 load_whole: Callable[..., Any]
 """The module in a module file, read by the compiler."""
 
+stored_graph: Callable[..., Any]
+"""A graph of a module file from its text and constants, and what runs it by numpy."""
+
 compile_tuned: Callable[..., Any]
 """A model tuned for so long, and then compiled."""

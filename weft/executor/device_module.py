@@ -46,15 +46,18 @@ class DeviceModule(Module):
         arrays = self._bind_on(feeds, wanted)
         found = self._specialization(arrays)
         self._warn(found)
-        given = None if out is None else self._outputs_on(out, arrays, wanted)
         runner: DeviceRunner = found.runner
+        given = None if out is None else self._outputs_on(out, arrays, wanted, _updated(runner))
         return runner.queue(arrays, self.threads or get_threads(), wanted, given)
 
-    def bind(self, feeds: Mapping[str, Any], stream: Any = None) -> Bound:
-        """The model with inputs at fixed places of the device: those given, or copies of arrays of the host."""
+    def bind(self, feeds: Mapping[str, Any], stream: Any = None, in_place: bool = False) -> Bound:
+        """The model with inputs at fixed places of the device: those given, or copies of arrays of the host.
+
+        `in_place`: outputs that are an input with some rows changed (the caches of a decoder) lie where the input does.
+        """
         self._check_named(feeds)
         placed = {name: array if is_on_device(array) else self.to_device(array) for name, array in feeds.items()}
-        return Bound(self, placed, stream)
+        return Bound(self, placed, stream, in_place)
 
     def _run(
         self, output_names: Sequence[str] | None, feeds: Mapping[str, Any], out: Sequence[Any] | None
@@ -96,7 +99,10 @@ class DeviceModule(Module):
             [np.broadcast_to(np.zeros((), a.dtype), a.shape) if isinstance(a, DeviceArray) else a for a in arrays]
         )
 
-    def _outputs_on(self, out: Sequence[Any], inputs: Sequence[Any], stream: Any) -> list[DeviceArray]:
+    def _outputs_on(
+        self, out: Sequence[Any], inputs: Sequence[Any], stream: Any, updated: Mapping[int, int]
+    ) -> list[DeviceArray]:
+        """The arrays for outputs, checked; `updated`: the input that an output may have the memory of."""
         if not isinstance(out, (list, tuple)) or len(out) != len(self.outputs):
             raise ArgumentError(f"out takes one array on the device for each of {len(self.outputs)} outputs")
         found = [on_device(array, self.target.device(), stream) for array in out]
@@ -113,24 +119,54 @@ class DeviceModule(Module):
                 raise ArgumentError(
                     f"out for {port.name!r} must begin at a multiple of {ALIGNMENT} bytes: it is a view"
                 )
-            others = [one for one in (*inputs, *found[:at]) if isinstance(one, DeviceArray)]
+            mine = updated.get(at)  # which may be the same array, not another one that meets it
+            rest = [one for number, one in enumerate(inputs) if number != mine or not _is_same(one, array)]
+            others = [one for one in (*rest, *found[:at]) if isinstance(one, DeviceArray)]
             if any(array.meets(other) for other in others):
                 raise ArgumentError(f"out for {port.name!r} shares memory with an input or another output")
         return found
 
 
+def _is_same(one: Any, other: DeviceArray) -> bool:
+    """Whether an input is an array at the very place of another."""
+    return (
+        isinstance(one, DeviceArray)
+        and one.meets(other)
+        and (
+            one.memory is other.memory
+            or (one.device.address(one.memory) == other.device.address(other.memory) is not None)
+        )
+    )
+
+
+def _updated(runner: DeviceRunner) -> dict[int, int]:
+    """For outputs that are an input with some rows changed: which input."""
+    program = runner.program
+    return {program.outputs.index(made): program.inputs.index(given) for given, made in program.updates}
+
+
 class Bound:
     """A model with its inputs and outputs at fixed places: `launch` queues a run, `outputs` is where results appear."""
 
-    def __init__(self, module: DeviceModule, feeds: Mapping[str, Any], stream: Any) -> None:
+    def __init__(self, module: DeviceModule, feeds: Mapping[str, Any], stream: Any, in_place: bool = False) -> None:
         self.module, self.stream = module, stream
         self.inputs = dict(feeds)
         self.outputs = module.queue(feeds, stream)
         self._device = module.target.device()
+        if in_place:
+            self._lay_in_place(feeds)
         queue = None if stream is None else self._device.stream_of(stream)
         self._arrays = module._bind_on(feeds, queue)
         self._runner: DeviceRunner = module._specialization(self._arrays).runner
         self._launch = self._runner.bound(self._arrays, self.outputs, queue)
+
+    def _lay_in_place(self, feeds: Mapping[str, Any]) -> None:
+        """Outputs that update an input are it: the first run, into memory of their own, changed nothing."""
+        module = self.module
+        arrays = module._bind_on(feeds, None if self.stream is None else self._device.stream_of(self.stream))
+        for at, given in _updated(module._specialization(arrays).runner).items():
+            if isinstance(arrays[given], DeviceArray):
+                self.outputs[at] = arrays[given]
 
     def launch(self) -> None:
         """Queues a run: one launch where no node runs on the host."""

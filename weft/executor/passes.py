@@ -51,10 +51,13 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         precision = None
     narrow = None if precision is None else NARROW[precision]
     if proposed.caches:
-        graph = run(cached_attention, run(update_caches, graph))
+        graph = run(update_caches, graph)
+    if proposed.loops_by_data:
+        graph = run(cached_attention, graph)
     if proposed.attention is not None and knobs.attention:
         propose = proposed.attention(target)
-        fused = run(fuse_attention, graph, propose, narrow)
+        own = frozenset[str]() if knobs.exact else target.narrow_products
+        fused = run(fuse_attention, graph, propose, narrow, own)
         if fused is not graph and asked("* attention", "fused", "apart") == "fused":
             graph = fused
         if proposed.causal_block is not None and not knobs.exact:

@@ -121,6 +121,8 @@ def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], li
     """
     if len(executors) > 1 and any(one.target.on_device for one in executors):
         raise ModuleFileError("a file for several machines holds code for processors: save that for a device alone")
+    if any(one.target.triple.startswith("wasm") for one in executors):
+        raise ModuleFileError("what a page or Node runs is no module file: `weft export --format wasm` writes that")
     place, first = saving_place(path), executors[0]
     file = _Writing(first)
     parts = [file.part(one, link) for one in executors]
@@ -182,13 +184,15 @@ class _Writing:
     def part(self, executor: Executor, link: bool) -> dict[str, Any]:
         """The forms of a model for one machine; linked, where they can run without the compiler."""
         forms, opened = executor.items(), executor.open_form
-        needs = why_compiler(executor, [one for _, one in forms]) if link else "it is a copy for the same process"
-        if not needs and opened is not None and open_conditions(opened) is not None:
+        needs = why_compiler(executor) if link else "it is a copy for the same process"
+        linked = not needs
+        if linked and opened is not None and open_conditions(opened) is not None:
             forms.append((None, opened))
         if not needs and not forms:
             needs = "it has no code that runs alone: it is compiled when it is first called"
         rows = [_form(key, one, self.arrays, self.codes) for key, one in forms]
-        if not needs:
+        if linked:
+            needs = needs or why_slow([one for _, one in forms])
             try:
                 for (_, one), row in zip(forms, rows):
                     self._link(one, row, executor.target)
@@ -220,19 +224,24 @@ class _Writing:
             close_file(file)
 
 
-def why_compiler(executor: Executor, forms: Sequence[Specialization]) -> str:
-    """Why only the compiler can run forms of a model; empty where native code and numpy are all that they need."""
-    if executor.target.on_device or executor.target.spec.startup is None:
-        return f"it runs on {executor.target.name}"
+def why_slow(forms: Sequence[Specialization]) -> str:
+    """What the compiler runs faster of a model than numpy does; empty where it would do the same."""
     for one in forms:
         for step in one.runner.program.steps:
-            if isinstance(step, HostStep):
-                return f"{step.node.describe()} runs on the host"
+            if isinstance(step, HostStep) and step.node.graphs:
+                return f"{step.node.describe()} runs on the host, with all that stands inside"
             if isinstance(step, RestStep):
                 return "a part of it waits for shapes that only a call tells"
+    return ""
+
+
+def why_compiler(executor: Executor) -> str:
+    """Why only the compiler can run a model; empty where native code and numpy are all that it needs."""
+    if executor.target.on_device or executor.target.spec.startup is None:
+        return f"it runs on {executor.target.name}"
     ports = [value.type for value in (*executor.signature.inputs, *executor.signature.outputs)]
-    if not all(isinstance(kind, TensorType) and kind.dtype != "string" for kind in ports):
-        return "not all of its inputs and outputs are arrays of numbers"
+    if not all(isinstance(kind, TensorType) for kind in ports):
+        return "not all of its inputs and outputs are arrays"
     return ""
 
 
@@ -314,7 +323,7 @@ def _open_row(program: Program, one: Specialization, arrays: _Arrays, for_all: b
 
 def open_conditions(one: Specialization) -> list[Any] | None:
     """What sizes must fulfil in a form for all of them, as equations; None where it cannot run without the compiler."""
-    if not isinstance(one.runner, OpenRunner) or not all(isinstance(s, NativeStep) for s in one.runner.program.steps):
+    if not isinstance(one.runner, OpenRunner) or any(isinstance(s, RestStep) for s in one.runner.program.steps):
         return None
     return one.runner.conditions.equations()
 

@@ -341,11 +341,6 @@ def maximum(a: Any, b: Any) -> Expr:
     return Max(left, right)
 
 
-def _truth(value: bool, lanes: int) -> Expr:
-    literal = TRUE if value else FALSE
-    return literal if lanes == 1 else Broadcast(literal, lanes)
-
-
 def equal(a: Any, b: Any) -> Expr:
     """The comparison a == b as an expression."""
     a, b = match(a, b, "equal")

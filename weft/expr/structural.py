@@ -57,11 +57,6 @@ def structural_key(e: Expr) -> Any:
     return _KEY[type(e)](e)
 
 
-def structural_hash(e: Expr) -> int:
-    """A hash that is the same for structurally equal expressions (free variables and buffers by identity)."""
-    return hash(structural_key(e))
-
-
 class _Comparer:
     """One comparison under way: the two mappings, and their inverses where free names are being unified."""
 

@@ -20,7 +20,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.core.array_types import NARROW, PLAIN, ArrayType, element_name, numpy_type
+from weft.core.array_types import NARROW, PLAIN, ArrayType, element_name, narrow_types, numpy_type
 from weft.core.dtypes import DType, dtype
 from weft.core.errors import WeftError
 from weft.core.html import folded, table, tag
@@ -35,7 +35,7 @@ class GraphError(WeftError, ValueError):
     """A graph that breaks a rule; names the node, its operator and its origin."""
 
 
-NUMPY_TYPES: dict[str, Any] = {name: numpy_type(name) for name in (*PLAIN, *NARROW, "string")}
+NUMPY_TYPES: dict[str, Any] = {name: numpy_type(name) for name in (*PLAIN, *narrow_types(), "string")}
 """Every element type a graph can hold, by name, and the numpy type of its arrays (narrow types one a byte)."""
 
 
@@ -55,6 +55,8 @@ class TensorType(ArrayType):
 
     def __init__(self, dtype: str, shape: Sequence[Dim] | None) -> None:
         if dtype not in NUMPY_TYPES:
+            if dtype in NARROW:
+                numpy_type(dtype)  # says what is not installed
             raise GraphError(f"unknown element type {dtype!r}; known are {', '.join(NUMPY_TYPES)}")
         super().__init__(dtype, shape)
 

@@ -42,8 +42,6 @@ from weft.loop.ir import Block, For, If, Let, Region, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, map_region
 
 ZERO, ONE = index_expr(0), index_expr(1)
-Box = tuple[tuple[Expr, Expr], ...]
-"""For each dimension the first index and the extent."""
 
 
 def block_regions(body: Stmt, init: Stmt | None) -> tuple[tuple[Region, ...], tuple[Region, ...]]:

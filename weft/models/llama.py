@@ -40,19 +40,26 @@ def llama_110m(
     key_heads: int = 12,
     hidden: int = 2048,
     vocabulary: int = 32000,
+    accuracy_level: int = 4,
 ) -> Graph:
-    """A decoder with a cache of keys and values, which the caller keeps."""
+    """A decoder with a cache of keys and values, which the caller keeps.
+
+    `accuracy_level` of products with int8 and int4 weights is what exporters for processors write: activations may be
+    rounded (weft/ops/few_bits.py). 0 wants floats.
+    """
     if weights not in WEIGHTS:
         raise ValueError(f"weights are {weights!r}; there are {', '.join(WEIGHTS)}")
-    made = _Decoder(Builder("llama_110m", seed), weights, batch, width, heads, key_heads)
+    made = _Decoder(Builder("llama_110m", seed), weights, batch, width, heads, key_heads, accuracy_level)
     return made.graph(layers, hidden, vocabulary)
 
 
 class _Decoder:
     """The parts of the model; all products are without bias."""
 
-    def __init__(self, b: Builder, weights: str, batch: int, width: int, heads: int, key_heads: int) -> None:
-        self.b, self.weights, self.batch, self.width = b, weights, batch, width
+    def __init__(
+        self, b: Builder, weights: str, batch: int, width: int, heads: int, key_heads: int, accuracy_level: int
+    ) -> None:
+        self.b, self.weights, self.batch, self.width, self.accuracy_level = b, weights, batch, width, accuracy_level
         self.heads, self.key_heads, self.size = heads, key_heads, width // heads
         angles = np.outer(np.arange(LONGEST), 10000.0 ** (-np.arange(0, self.size, 2) / self.size))
         self.turns = [b.constant(f(angles).astype(np.float32), n) for f, n in ((np.cos, "cosine"), (np.sin, "sine"))]
@@ -107,6 +114,7 @@ class _Decoder:
             shape = b.constants[stored[0]].shape
             bits = 8 if self.weights == "int8" else 4
             attributes = {"K": shape[1] * BLOCK, "N": outputs, "bits": bits, "block_size": BLOCK}
+            attributes["accuracy_level"] = self.accuracy_level
             made = b.node("MatMulNBits", x, *stored, domain=MICROSOFT, **attributes)
         assert isinstance(made, Value)
         return made

@@ -7,7 +7,8 @@
         numbers      one number a step, for those that take one
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule; a fourth number cuts
                      the keys into parts of so many, or, if it is 0, has the powers divided before they weigh values;
-                     a fifth is the size of a key, rounded up
+                     a fifth is the size of a key, rounded up; without it narrow operands are widened as they are read
+        shared       neighbouring heads of queries with the same keys and values: one, if it is not said
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
@@ -44,12 +45,12 @@ import numpy as np
 
 from weft import te
 from weft.core.dtypes import DType
-from weft.expr.nodes import Expr, int_value
+from weft.expr.nodes import Expr, index_expr, int_value
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
-from weft.ops.elementwise_support import expect_broadcast, kernel
+from weft.ops.elementwise_support import expect_broadcast, expect_shape, kernel
 
 DOMAIN = "weft"
 NAME = "FusedAttention"
@@ -76,6 +77,8 @@ STEPS = {
     "drop": "where the operand is true, the number instead",
     "allow": "where the operand is false, plus minus infinity",
     "causal": "for keys later than the query, by more than the number, minus infinity instead",
+    "until": "for keys from the operand's number for the batch on, minus infinity instead; causal, if the number says "
+    "how many queries are the last ones of that",
 }
 ALONE = ("scale", "causal")
 """Steps without an operand."""
@@ -115,12 +118,17 @@ def _sizes(c: Use) -> Sizes:
     return Sizes(*(int(n) for n in c.need("sizes")))
 
 
-def _extents(sizes: Sizes) -> dict[str, tuple[int, int, int, int]]:
+def _shared(c: Use) -> int:
+    return int(c.get("shared", 1))
+
+
+def _extents(c: Use, sizes: Sizes) -> dict[str, tuple[int, int, int, int]]:
     """The four sizes of each operand."""
+    heads = sizes.heads // _shared(c)
     return {
         "query": (sizes.batch, sizes.heads, sizes.queries, sizes.size),
-        "key": (sizes.batch, sizes.heads, sizes.keys, sizes.size),
-        "value": (sizes.batch, sizes.heads, sizes.keys, sizes.value_size),
+        "key": (sizes.batch, heads, sizes.keys, sizes.size),
+        "value": (sizes.batch, heads, sizes.keys, sizes.value_size),
     }
 
 
@@ -138,12 +146,18 @@ def _infer(c: Infer) -> Sequence[Type]:
     sizes, steps = _sizes(c), _steps(c)
     if min(sizes) < 1 or any(step not in STEPS for step, _ in steps):
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
+    if sizes.heads % max(_shared(c), 1) or _shared(c) < 1:
+        raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
     if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps):
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
-    for position, (name, extents) in enumerate(_extents(sizes).items()):
+    for position, (name, extents) in enumerate(_extents(c, sizes).items()):
         _expect_view(c, position, name, extents)
-    for position in range(3, len(c.types)):
-        expect_broadcast(c, position, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
+    taking = [step for step, _ in steps if step not in ALONE]
+    for position, step in enumerate(taking, 3):
+        if step == "until":
+            expect_shape(c, position, (sizes.batch,))
+        else:
+            expect_broadcast(c, position, (sizes.batch, sizes.heads, sizes.queries, sizes.keys))
     return [TensorType(c.tensor(0).dtype, _out_shape(c, sizes))]
 
 
@@ -164,7 +178,8 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     sizes = _sizes(c)
     kind = arrays[0].dtype
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
-    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(sizes).items()))
+    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(c, sizes).items()))
+    k, v = (np.repeat(x, _shared(c), 1) for x in (k, v))
     scores = np.matmul(q, k.swapaxes(-1, -2))
     operands = iter(arrays[3:])
     for step, number in _steps(c):
@@ -174,6 +189,10 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
         elif step == "causal":
             seen = np.arange(sizes.keys) <= np.arange(sizes.queries)[:, None] + int(number)
             scores = np.where(seen, scores, np.array(_MINUS, scores.dtype))
+        elif step == "until":
+            ends = next(operands).reshape(-1, 1, 1, 1)
+            last = ends - (int(number) - 1 - np.arange(sizes.queries)[:, None] if number else 0)
+            scores = np.where(np.arange(sizes.keys) < last, scores, np.array(_MINUS, scores.dtype))
         elif step == "add":
             scores = scores + next(operands)
         elif step == "allow":
@@ -218,26 +237,33 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
     deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
-    narrow = query.dtype.bytes < 4
-    wide = "float32" if narrow else query.dtype
-    zero = te.const(0, query.dtype)
+    narrow = query.dtype.bytes < 4 and not (part and len(given_sizes) == 4)
+    wide = "float32" if query.dtype.bytes < 4 else query.dtype
+    kind = query.dtype if narrow else wide
+    zero = te.const(0, kind)
+    ends = next((x for x, (step, _) in zip(operands, [s for s in steps if s[0] not in ALONE]) if step == "until"), None)
     limits = [None if n == limit else limit for n, limit in zip(padded, (sizes.queries, sizes.keys, sizes.value_size))]
     # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
     first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
-    factor = None if first is None else te.const(first[1], query.dtype)
+    factor = None if first is None else te.const(first[1], kind)
     # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros.
     filled = bool(part) or narrow
     divides_first = len(given_sizes) > 3 and not part
 
     def asked(*at: Any) -> Expr:
-        found = _read(c, "query", query, at)
+        found = _read(c, "query", query, at).astype(kind)
         return _inside(at[2:], [limits[0], deep], found if factor is None else found * factor, zero)
 
+    def shared(name: str, tensor: te.Tensor, at: Sequence[Any]) -> Expr:
+        b, h, *place = at
+        found = _read(c, name, tensor, (b, h if _shared(c) == 1 else h // _shared(c), *place)).astype(kind)
+        return found if ends is None else te.select(place[0] < index_expr(ends[b]), found, zero)  # none is read behind
+
     def held(*at: Any) -> Expr:
-        return _inside(at[2:], [limits[1], deep], _read(c, "key", key, at), zero)
+        return _inside(at[2:], [limits[1], deep], shared("key", key, at), zero)
 
     def given(*at: Any) -> Expr:
-        return _inside(at[2:], [limits[1] if filled else None, limits[2]], _read(c, "value", value, at), zero)
+        return _inside(at[2:], [limits[1] if filled else None, limits[2]], shared("value", value, at), zero)
 
     def named(stage: str) -> str:
         return stage.removeprefix(PLAIN) if divides_first else stage
@@ -324,13 +350,18 @@ def _stepped(
     rest = iter(operands)
     for at_step, (step, number) in enumerate(steps):
         other = te.const(number * unit if abs(number) < _FAR else number, kind)
-        operand: Any = None if step in ALONE else te.broadcast_read(next(rest), (b, h, row, j))
+        operand: Any = None if step in ALONE else next(rest)
+        if operand is not None and step != "until":
+            operand = te.broadcast_read(operand, (b, h, row, j))
         if step == "scale":
             made = made * te.const(number * unit if at_step == 0 else number, kind)
         elif step == "causal":
             made = te.select(j <= i + int(number), made, minus)
+        elif step == "until":
+            end = index_expr(operand[b])
+            made = te.select(j < (end - (int(number) - 1 - i) if number else end), made, minus)
         elif step == "add":
-            made = made + (operand if unit == 1 else in_units(operand.astype(kind)))
+            made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))
         elif step == "allow":
             made = made + te.select(operand, te.const(0, kind), minus)
         else:

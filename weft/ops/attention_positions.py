@@ -18,6 +18,7 @@ from weft.graph.passes.update_caches import COPY, DOMAIN, UPDATE
 from weft.graph.shapes import normal_axis
 from weft.graph.signature import OneOf
 from weft.loop.ir import For, Let, Stmt, Store
+from weft.loop.passes.bind_independent import NAME as INDEPENDENT
 from weft.ops.elementwise_support import (
     expect_shape,
     infer_same,
@@ -214,9 +215,9 @@ def _update_rows(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.Tens
         at = [start + v if k == axis else v for k, v in enumerate(variables)]
         body: Stmt = Store(made[0], at, given[0][tuple(variables)])
         for variable, extent in reversed(list(zip(variables[1:], shape[1:]))):
-            body = For(variable, extent, body)
+            body = For(variable, extent, body, annotations={INDEPENDENT: True})
         body = Let(start, index_expr(given[1][variables[0]]), body)
-        return For(variables[0], shape[0], body)
+        return For(variables[0], shape[0], body, annotations={INDEPENDENT: True})
 
     return te.extern(c.shape(0), [update, starts], build, name="update_rows", dtype=c.outputs[0].dtype)
 

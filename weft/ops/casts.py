@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from weft import te
@@ -61,6 +60,8 @@ def float_to_integer(x: Array, to: str) -> Array:
 def _to_float8(x: Array, kind: Any, saturate: bool) -> Array:
     real = x if x.dtype in (np.float32, np.float64, np.float16) else x.astype(np.float32)
     if saturate:
+        import ml_dtypes
+
         top = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
         real = np.clip(real, -top, top)  # NaN stays NaN
     return np.asarray(real.astype(kind))

@@ -24,7 +24,7 @@ KERNEL_TYPES = ELEMENTS["number"] | {"bool"}
 """The element types that compiled kernels read and write."""
 
 NARROW_FLOATS = frozenset(("float16", "bfloat16"))
-_NARROW_NUMPY = frozenset(NUMPY_TYPES[name] for name in NARROW_FLOATS)
+_NARROW_NUMPY = frozenset(NUMPY_TYPES[name] for name in NARROW_FLOATS & NUMPY_TYPES.keys())
 
 ELEMENT_TYPES: dict[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",

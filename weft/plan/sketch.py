@@ -12,7 +12,7 @@ columns of points, so that a space is scored as a whole: 10⁵ points take milli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,13 @@ class Sketch:
             if number not in self.knobs[knob]:
                 reason = f"{knob} cannot be {number}: its choices are {list(self.knobs[knob])}"
                 raise ScheduleError("sketch", self.name, reason)
+
+
+def cheapest(
+    knobs: Mapping[str, Iterable[int]], cost: Callable[[Columns], Any], legal: Callable[[Columns], Any] = _all_legal
+) -> tuple[dict[str, int], float]:
+    """The legal point that costs least among all combinations of numbers, of equals the first; and its cost."""
+    return next(Sketch("", {k: tuple(v) for k, v in knobs.items()}, lambda point: None, cost, legal).ranked(1))
 
 
 def around_rule(rule: Point, seconds: float) -> Callable[[Columns], Any]:

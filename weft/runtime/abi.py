@@ -6,12 +6,12 @@ A module file carries the list's hash, and so does the name of each driver (`exe
 from __future__ import annotations
 
 import functools
-import hashlib
 import sys
 
 from weft.runtime.faults import KERNEL_SHIFT, REASONS
+from weft.runtime.fingerprint import digest
 
-FORMAT = 7
+FORMAT = 8
 """Of the module file: goes up when the content changes."""
 TURN_BIT = 32
 """Of `threads`: whether this is an odd call, in which loops that turn run backwards."""
@@ -43,4 +43,4 @@ def abi_facts() -> list[str]:
 @functools.lru_cache(maxsize=1)
 def abi_hash() -> str:
     """The hash of the agreement."""
-    return hashlib.sha256("\n".join(abi_facts()).encode()).hexdigest()[:16]
+    return digest("\n".join(abi_facts()).encode())[:16]

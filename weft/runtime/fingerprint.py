@@ -6,14 +6,18 @@ In: an array, or anything that shows its bytes. Out: the root of a tree of SHA-2
 
 whose leaves are computed by all cores at once: a core of today hashes 1.5 to 2 GB a second. Sums under fixed keys are
 several times as fast, but whoever knows the keys solves for other bytes of the same sum, and a fingerprint names what
-the cache takes to be the same model. It is also the checksum of cache entries and module files.
+the cache takes to be the same model, or what a key signed.
+
+The checksum of a file has CRC-32s for leaves: it finds damage, which nobody makes on purpose. It and `digest` need no
+OpenSSL, which `hashlib` brings: 4 MB that a process with a small model would notice.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
+import zlib
+from _blake2 import blake2b
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,21 +46,42 @@ def fingerprint_file(descriptor: int, size: int) -> bytes:
     return _root(size, lambda start: os.pread(descriptor, min(LEAF_BYTES, size - start), start))
 
 
+def checksum(data: memoryview | int, size: int) -> str:
+    """What tells that the first bytes of a memory, or of an open file (by its descriptor), are whole."""
+
+    def leaf(start: int) -> bytes:
+        many = min(LEAF_BYTES, size - start)
+        part = os.pread(data, many, start) if isinstance(data, int) else data[start : start + many]
+        return zlib.crc32(part).to_bytes(4, "little")
+
+    return digest(size.to_bytes(8, "little") + b"".join(_map(leaf, range(0, size, LEAF_BYTES))))
+
+
+def digest(data: Any) -> str:
+    """A cryptographic hash of a few bytes, as 64 digits."""
+    return blake2b(data, digest_size=32).hexdigest()
+
+
 def _root(size: int, read: Callable[[int], bytes | memoryview]) -> bytes:
     """The root over so many bytes; `read` gives those of the leaf that starts somewhere."""
     return _joined(size, list(_map(lambda start: _leaf(read(start)), range(0, size, LEAF_BYTES))))
 
 
 def _leaf(data: bytes | memoryview) -> bytes:
-    made = hashlib.sha256(b"leaf")
-    made.update(data)
-    return made.digest()
+    return _sha256(b"leaf", data)
 
 
 def _joined(size: int, leaves: list[bytes]) -> bytes:
-    root = hashlib.sha256(b"root" + size.to_bytes(8, "little"))
-    root.update(b"".join(leaves))
-    return root.digest()
+    return _sha256(b"root" + size.to_bytes(8, "little"), b"".join(leaves))
+
+
+def _sha256(*parts: bytes | memoryview) -> bytes:
+    import hashlib
+
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(part)
+    return made.digest()
 
 
 def _pieces(data: Any) -> Iterator[memoryview]:

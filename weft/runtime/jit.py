@@ -95,11 +95,6 @@ def compile_module(text: str, machine: Any = None) -> JitModule:
     return JitModule([(machine or host_machine()).emit_object(module)], defined_names(text), known_symbols())
 
 
-def compile_kept(text: str) -> JitModule:
-    """Machine code for a module that every process needs: its object code is kept in the cache folder."""
-    return JitModule([cached_object(text, host_machine())], defined_names(text), known_symbols())
-
-
 def known_symbols(externals: Iterable[str] = ()) -> dict[str, int]:
     """Where the native runtime's functions are, and these C functions; one that is not in this process is refused."""
     known = dict(native_runtime().addresses)

@@ -1,19 +1,19 @@
 """Keys that sign module files, so that `weft.load(path, key=…)` takes only files that a holder of the key signed.
 
-A key is 32 secret bytes, in a file that only its owner reads. A signature is an HMAC-SHA256 of the file's checksum. It
-is symmetric: whoever can check a file can also sign one, so a key belongs on machines of one owner. (Signatures that
-strangers can check, such as Ed25519, are not in Python's own library: sign the file with a tool for that.)
+A key is 32 secret bytes, in a file that only its owner reads. A signature is an HMAC-SHA256 of the fingerprint of the
+file's bytes. It is symmetric: whoever can check a file can also sign one, so a key belongs on machines of one owner.
+(Signatures that strangers can check, such as Ed25519, are not in Python's own library: sign with a tool for that.)
 """
 
 from __future__ import annotations
 
-import hmac
 import os
 import re
 from pathlib import Path
 
 from weft.core.errors import WeftError
 from weft.runtime.cache_folder import read_file
+from weft.runtime.fingerprint import fingerprint
 
 KEY_BYTES = 32
 
@@ -56,6 +56,15 @@ def read_key(key: Key) -> bytes:
     return bytes.fromhex(found.group(1))
 
 
-def signature_of(checksum: bytes, key: Key) -> str:
-    """The signature of a file with this checksum."""
-    return hmac.new(read_key(key), b"weft module " + checksum, "sha256").hexdigest()
+def signature_of(content: memoryview, key: Key) -> str:
+    """The signature of these bytes."""
+    import hmac  # and OpenSSL, which nobody needs who loads without a key
+
+    return hmac.new(read_key(key), b"weft module " + fingerprint(content), "sha256").hexdigest()
+
+
+def is_signature(found: str, content: memoryview, key: Key) -> bool:
+    """Whether somebody who has the key signed these bytes with what was found."""
+    import hmac
+
+    return hmac.compare_digest(found.encode(), signature_of(content, key).encode())

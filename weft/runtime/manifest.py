@@ -12,12 +12,12 @@ arrays, start                                      every array, in weights.bin
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core.errors import WeftError
+from weft.runtime.fingerprint import digest
 
 
 class ModuleFileError(WeftError, ValueError):
@@ -42,12 +42,13 @@ class Either:
 SIGNED = object()
 _SHAPE = [int]
 _GRAPH = {"text": str, "constants": {str: int}}
+_KERNEL = (str, (int, int, int), (int, int, int), int, int, [str], {str: int}, bool)
 _PROGRAM = {
     "name": str,
     "pieces": [int],
     "parameters": [(str, str, bool, int)],
     "workspaces": [(str, str, int)],
-    "kernels": [(str, (int, int, int), (int, int, int), int, int, [str], {str: int})],
+    "kernels": [Either(_KERNEL, (*_KERNEL, [(str, int, _SHAPE, _SHAPE, _SHAPE)]))],
 }
 _STEP = Either(
     {
@@ -158,10 +159,12 @@ def form_seal(manifest: Mapping[str, Any], form: Mapping[str, Any], digests: Seq
     It covers all that a call relies on: steps, memory, the types of inputs and arrays, and the `digests` of arrays that
     may be indices. Only texts to read (the report, why a node runs where) may differ.
     """
-    used = [manifest["arrays"][number] for number in (*form["constants"].values(), *form["weights"])]
+    graphs = [graph for step in form["steps"] for graph in (step.get("host"), step.get("rest")) if graph]
+    numbers = [n for one in (form, *graphs) for n in one["constants"].values()]
+    used = [manifest["arrays"][number] for number in (*numbers, *form["weights"])]
     said = {name: one for name, one in form.items() if name not in ("report", "library", "code")}
     facts = [manifest["abi"], manifest["inputs"], manifest["outputs"], said, [_placeless(row) for row in used], digests]
-    return f"weft_form_{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}"
+    return f"weft_form_{digest(json.dumps(facts, sort_keys=True).encode())[:32]}"
 
 
 def _placeless(row: Mapping[str, Any]) -> list[Any]:

@@ -4,7 +4,7 @@
     code/N.o         object code of kernels and drivers                                                  deflated
     library/N.so     the code of one form, linked, which the system's loader opens                       stored
     weights.bin      every array, at offsets that are multiples of 64                                    stored
-    (the zip's comment, the last bytes of the file)     checksum of all before it, and a signature where it has one
+    (the zip's comment, the last bytes of the file)     checksum of all before it, and its signature where it has one
 
 Arrays of strings stand in the manifest. With each set of shapes goes the report that was made when it was compiled.
 A file is as dangerous as a shared library: its code is run. What protects the reader, in this order, before any of it
@@ -16,8 +16,6 @@ believes no number. Weights are mapped, not read.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import math
 import mmap
@@ -35,8 +33,8 @@ from weft.core.array_types import NARROW, PLAIN, element_bytes, numpy_type
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
 from weft.runtime.abi import FORMAT, abi_hash
-from weft.runtime.fingerprint import fingerprint, fingerprint_file
-from weft.runtime.keys import Key, read_key, signature_of
+from weft.runtime.fingerprint import checksum, digest
+from weft.runtime.keys import Key, is_signature, read_key, signature_of
 from weft.runtime.manifest import ModuleFileError, check_manifest
 from weft.runtime.program import Array
 
@@ -81,10 +79,11 @@ class ModuleFile:
         mapped = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         prefer_large_pages(mapped)
         self.whole = memoryview(mapped)
-        self.checksum, self.signature = self._trailer()
-        forget_pages(mapped)
+        self.content = self.whole[:-TRAILER_BYTES]
+        self.signature = self._trailer()
         if key is not None:
             self._check_signature(key)
+        forget_pages(mapped)
         self.archive = zipfile.ZipFile(self._file)
         self.manifest = json.loads(self._member("manifest.json"))
         self._check_version()
@@ -93,23 +92,22 @@ class ModuleFile:
         self._check_arrays()
         self._arrays: dict[int, Array] = {}
 
-    def _trailer(self) -> tuple[bytes, str]:
-        """The checksum, which fits, and the signature: from the last bytes of the file."""
+    def _trailer(self) -> str:
+        """The signature, from the last bytes of the file, whose checksum fits."""
         words = bytes(self.whole[-TRAILER_BYTES:]).decode("ascii", "replace").split()
         if words[:3] != ["weft", "module:", "checksum"] or len(words) != 6:
             raise ModuleFileError(
                 f"{self.path} is no Weft module, or it was cut off, or an older Weft wrote it: compile the model again "
                 "and save it"
             )
-        checksum = fingerprint(self.whole[:-TRAILER_BYTES])
-        if checksum.hex() != words[3]:
+        if checksum(self.content, len(self.content)) != words[3]:
             raise ModuleFileError(f"{self.path} is damaged: it does not fit its checksum")
-        return checksum, words[5]
+        return words[5]
 
     def _check_signature(self, key: Key) -> None:
         if self.signature == UNSIGNED:
             raise ModuleFileError(f"{self.path} is not signed: `weft sign {self.path} --key FILE` signs it")
-        if not hmac.compare_digest(self.signature.encode(), signature_of(self.checksum, key).encode()):
+        if not is_signature(self.signature, self.content, key):
             raise ModuleFileError(f"{self.path} was not signed with this key, or it was changed afterwards")
 
     def _check_version(self) -> None:
@@ -199,26 +197,25 @@ INDEX_TYPES = ("int32", "int64", "uint32", "uint64")
 
 def index_digest(array: Array) -> str:
     """The digest of an array of whole numbers."""
-    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    return digest(np.ascontiguousarray(array).data)
 
 
 def close_file(file: BinaryIO, signature: str = UNSIGNED) -> None:
     """Fills the last bytes of a file that is being written: its checksum, and the signature."""
     file.flush()
     size = file.seek(0, os.SEEK_END) - TRAILER_BYTES
-    checksum = fingerprint_file(file.fileno(), size).hex()
+    found = checksum(file.fileno(), size)
     file.seek(size)
-    file.write(TRAILER.format(checksum=checksum, signature=signature).encode())
+    file.write(TRAILER.format(checksum=found, signature=signature).encode())
 
 
 def sign_module(path: str | os.PathLike[str], key: Key) -> None:
     """Signs a module file where it lies; what it holds is not changed."""
     place = Path(path)
-    found = refusing(lambda: ModuleFile(place), place)
-    signature = signature_of(found.checksum, key)
+    signature = signature_of(refusing(lambda: ModuleFile(place), place).content, key)
     with place.open("r+b") as file:
-        file.seek(-TRAILER_BYTES, os.SEEK_END)
-        file.write(TRAILER.format(checksum=found.checksum.hex(), signature=signature).encode())
+        file.seek(-len(signature) - 1, os.SEEK_END)
+        file.write(f"{signature}\n".encode())
 
 
 def check_signature(path: str | os.PathLike[str], key: Key) -> None:

@@ -1,7 +1,7 @@
 """What a compiled model does in one call, as far as it is native code: calls of drivers, and the memory they share.
 
-Values are numbers here: the place of a value in the list that a call fills as it goes. Steps of other kinds, which run
-on the host, are the compiler's (`executor/steps.py`).
+Values are numbers here: the place of a value in the list that a call fills as it goes. Nodes that run on the host are
+the compiler's (`executor/steps.py`); of a file that runs without it they are graphs that numpy runs.
 """
 
 from __future__ import annotations
@@ -55,6 +55,32 @@ class NativeStep:
     def values(self) -> list[int]:
         """The values that it reads or makes."""
         return [number for kind, number in self.bases if kind == "value"]
+
+
+@dataclass
+class GraphStep:
+    """What numpy runs of a module file: a node on the host, or a part that waits for shapes."""
+
+    graph: Any
+    run: Callable[[Sequence[Any]], list[Any]]
+    inputs: list[int]
+    outputs: list[int]
+    reason: str
+
+    @property
+    def values(self) -> list[int]:
+        """The values that it reads or makes."""
+        return [*self.inputs, *self.outputs]
+
+    def fill(self, values: list[Any]) -> None:
+        """Runs it; what it only hands on is copied, so that each value has its own array."""
+        given = [values[number] for number in self.inputs]
+        held = [one for one in given if isinstance(one, np.ndarray)]
+        for number, made in zip(self.outputs, self.run(given)):
+            if isinstance(made, np.ndarray):
+                made = made.copy() if any(np.may_share_memory(made, one) for one in held) else made
+                held.append(made)
+            values[number] = made
 
 
 @dataclass

@@ -112,7 +112,7 @@ class NativeRunner:
 
     def _other(self, step: Any, values: list[Any], threads: int) -> None:
         """Runs a step that is no native call."""
-        raise AssertionError(f"{step} needs the compiler")
+        step.fill(values)
 
     def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
         """The caller's arrays that native code may write: contiguous, and apart from every input and each other, but
@@ -139,10 +139,6 @@ class NativeRunner:
         code = self._calls[id(step)](values, given, arena[0], threads)
         if code:
             raise fault(step.kernels, code)
-
-    def weight_address(self, number: int) -> int:
-        """Where a weight lies."""
-        return self._addresses[number]
 
     def take_arena(self) -> Arena:
         """An arena for one call; `give_arena` takes it back."""

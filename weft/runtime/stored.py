@@ -2,8 +2,9 @@
 
 In: a file whose forms were linked when it was saved. Out: a `Module` over a `StoredModel`: the libraries are opened by
 the system's loader, weights are mapped, and each call plays the steps of the form for its shapes, or of the one for all
-sizes. What needs the compiler asks for it when it comes to that (`hooks.load_whole`): a file that was not linked, sizes
-that no form answers, and looking into the model (`graph`, `profile`).
+sizes. Nodes on the host are run by numpy. What needs the compiler asks for it when it comes to that
+(`hooks.load_whole`): a file that was not linked, sizes that no form answers, and looking into the model (`graph`,
+`profile`). What the compiler runs faster (a part that waits for shapes, loops) is left to it where it is installed.
 
 What a library does is sealed (`manifest.form_seal`): it shows a name that is a hash of all that its manifest says of
 it. So a manifest that was changed cannot make good code touch memory that is not its own; bad code can do anything.
@@ -15,6 +16,7 @@ import functools
 import os
 import platform
 import sys
+import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,9 +33,9 @@ from weft.runtime.cache_folder import write_whole
 from weft.runtime.keys import Key, read_key
 from weft.runtime.library import Library
 from weft.runtime.manifest import ModuleFileError, form_seal
-from weft.runtime.module import Module
+from weft.runtime.module import HostWarning, Module
 from weft.runtime.module_file import ModuleFile, refusing
-from weft.runtime.program import native_step, read_program
+from weft.runtime.program import GraphStep, native_step, read_program
 from weft.runtime.runner import NativeRunner, OpenSizes
 from weft.runtime.threads import get_threads
 
@@ -63,8 +65,17 @@ def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | No
 def _load(file: ModuleFile, threads: int | None) -> Module:
     part = choose_part(file)
     if part["needs"]:
-        return _whole(file, part, part["needs"], threads)
+        try:
+            return _whole(file, part, part["needs"], threads)
+        except MissingCompiler as error:
+            if not part["forms"] or any(row["library"] is None for row in part["forms"]):
+                raise
+            warnings.warn(f"numpy runs what it can, slowly: {error}", HostWarning, stacklevel=5)
     return Module(StoredModel(file, part), threads)
+
+
+class MissingCompiler(WeftError, ImportError):
+    """Something of a file needs the compiler, which is not installed."""
 
 
 def bound_key(arrays: Sequence[Any], bound: Any) -> Any:
@@ -143,7 +154,7 @@ class StoredForm(NamedTuple):
 
     runner: NativeRunner
     summary: list[str]
-    host_nodes: tuple[Any, ...] = ()
+    host_nodes: list[Any]
 
 
 class StoredModel:
@@ -165,7 +176,10 @@ class StoredModel:
         self._open: StoredForm | None = None
         self._found: dict[Any, StoredForm] = {}
         for row in part["forms"]:
-            form = StoredForm(self._runner(row), row["report"])
+            runner = self._runner(row)
+            hosts = [step for step in runner.program.steps if isinstance(step, GraphStep)]
+            nodes = [SimpleNamespace(node=one, reason=step.reason) for step in hosts for one in step.graph.nodes]
+            form = StoredForm(runner, row["report"], nodes)
             if row["key"] is None:
                 self._open = form
             else:
@@ -173,7 +187,8 @@ class StoredModel:
 
     def _runner(self, row: Mapping[str, Any]) -> NativeRunner:
         file = self._file
-        program = read_program(row, [native_step(one) for one in row["steps"]], file.array, file.raw)
+        steps = [native_step(one) if "native" in one else self._graph_step(one) for one in row["steps"]]
+        program = read_program(row, steps, file.array, file.raw)
         library = Library(file.library(row["library"]))
         if not library.has(form_seal(file.manifest, row, file.digests(row))):
             raise ModuleFileError(
@@ -189,6 +204,17 @@ class StoredModel:
             return NativeRunner(program, library)
         names, equal = row["open"]["names"], row["open"]["equal"]
         return OpenSizes(program, library).open(functools.partial(_takes, names, equal), self._interpreted)
+
+    def _graph_step(self, row: Mapping[str, Any]) -> GraphStep:
+        graph, reason = row.get("host") or row["rest"], row.get("reason", "it waits for shapes that only a call tells")
+        arrays = {name: self._file.array(number) for name, number in graph["constants"].items()}
+        try:
+            return GraphStep(*hooks.stored_graph(graph["text"], arrays), row["inputs"], row["outputs"], reason)
+        except ImportError as error:
+            raise MissingCompiler(
+                f"{self._file.path} has nodes that numpy runs ({reason}), for which {error.name} is not installed: "
+                f"{hint()}, with --no-deps where numpy shall be all that it needs"
+            ) from error
 
     @property
     def binds_values(self) -> bool:
@@ -272,6 +298,6 @@ def _whole(file: ModuleFile, part: Mapping[str, Any], why: str, threads: int | N
         made: Module = hooks.load_whole(file, part, threads)
         return made
     except ImportError as error:
-        raise WeftError(
+        raise MissingCompiler(
             f"{file.path}: {why}, which needs the compiler, and {error.name or error} is not installed: {hint()}"
         ) from error

@@ -109,6 +109,8 @@ class ThreadFacts:
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
+    overlaps_launches: bool = False
+    """Whether a kernel can be launched while the one before it runs, and wait for it by itself."""
     gigahertz: float = 1.0
     lanes: int = 128
     """Multiplications and additions of float32 that a multiprocessor does in one cycle."""
@@ -414,7 +416,9 @@ class Algorithms:
     split_windows: bool = False
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     caches: bool = False
-    """Whether its driver knows `update_caches`, and loops that end where data says serve `cached_attention`."""
+    """Whether its driver knows `update_caches`."""
+    loops_by_data: bool = False
+    """Whether loops that end where data says serve `cached_attention`."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = _optional()
     """For `fix_weights`: a weight in fewer bytes, or None."""
     few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()

@@ -32,9 +32,8 @@ def origin(depth: int = 2) -> str:
 class Tensor(Buffer):
     """A buffer computed (or given) by an operation. Indexing it gives the value at a point."""
 
-    __slots__ = ("op", "value_index")
+    __slots__ = ("op",)
     op: Operation
-    value_index: int
 
     @property
     def ndim(self) -> int:
@@ -154,9 +153,9 @@ class Operation:
     def _make_outputs(self, kinds: Sequence[DType], shapes: Iterable[Sequence[ExprLike]]) -> None:
         names = [self.name] if len(kinds) == 1 else [f"{self.name}_v{i}" for i in range(len(kinds))]
         made = []
-        for position, (name, kind, shape) in enumerate(zip(names, kinds, shapes)):
+        for name, kind, shape in zip(names, kinds, shapes):
             tensor = Tensor(name, kind, shape)
-            tensor.op, tensor.value_index = self, position
+            tensor.op = self
             made.append(tensor)
         self.outputs = tuple(made)
 

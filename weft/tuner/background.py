@@ -68,7 +68,7 @@ class Background:
             self._swap(made._executor)
             self.said.append("the module has its new kernels")
         except (WeftError, ChildError, OSError) as error:
-            self.said.append(f"it ended: {error}")
+            self.said.append("stopped; what was measured is kept" if self._stopped.is_set() else f"it ended: {error}")
         logger.info("%s", self.said[-1])
 
     def _in_child(self, say: Say) -> str:

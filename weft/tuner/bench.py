@@ -5,11 +5,13 @@ the default's, so that a machine that slows down slows both. For one thread the 
 which others cannot take away; for more it is the wall's.
 
 A device is opened by the child that measures, never by the parent: an illegal access ends the child, not the search.
+What is compiled for it needs no device, and goes from one process to another.
 """
 
 from __future__ import annotations
 
-import threading
+import functools
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,6 +45,9 @@ DEVICE_ROUNDS = 16
 BUSY = 0.2
 """The share of the time that others may take before more turns are needed."""
 
+COLD, MOST_COPIES = 2, 128
+"""Copies of constants fill the second cache of a core so many times, if they are not more than so many."""
+
 HOPELESS = 1.6
 """A point that takes so many times as long as the default after two turns is not measured further."""
 
@@ -51,9 +56,6 @@ TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2
 
 Call = Callable[[int], None]
 """Runs a kernel so many times."""
-
-_PYTHON = threading.Lock()
-"""Held by one who schedules or lowers: what a device's own compiler does may go on beside that."""
 
 
 class Kernel:
@@ -70,54 +72,70 @@ class Kernel:
         self.bind(arrays)
 
     def bind(self, arrays: Sequence[Any]) -> None:
-        """Lays the arguments out as a model does: copies of constants in large pages, where they are worth that."""
-        count, blocks = len(self.task.program.inputs), WeightBlocks()
+        """Lays the arguments out as a model does: copies of constants in large pages, where they are worth that.
+
+        In a model other kernels run before this one is called again, and constants are no longer in the caches of a
+        core. So there are several copies, which take turns.
+        """
+        task, blocks = self.task, WeightBlocks()
         self.results: list[Any] = []
-        bound: list[Any] = []
-        for parameter in self.parameters:
+        own: dict[int, Any] = {}
+        fixed: dict[int, Any] = {}
+        for at, parameter in enumerate(self.parameters):
             if isinstance(parameter, Packing):
-                packed = parameter.apply(arrays[parameter.source])
-                bound.append(blocks.copy(packed) if packed.nbytes >= LEAST_BYTES else aligned_array(packed))
-                continue
-            bound.append(aligned_array(np.array(arrays[parameter])))
-            if parameter >= count:
-                self.results.append(bound[-1])
-        slots = self.function._fast(tuple(bound))
-        if slots is None:
-            raise TuneError(f"the arguments of {self.task.label} do not fit its program")
-        self._slots, self._bound = slots, bound
+                fixed[at] = parameter.apply(arrays[parameter.source])
+            elif parameter < len(task.program.inputs) and task.program.inputs[parameter][0] in task.constants:
+                fixed[at] = arrays[parameter]
+            else:
+                own[at] = aligned_array(np.array(arrays[parameter]))
+                if parameter >= len(task.program.inputs):
+                    self.results.append(own[at])
+        size = sum(one.nbytes for one in fixed.values())
+        copies = min(MOST_COPIES, 1 + COLD * task.target.cache_bytes[1] // size) if size else 1
+        turns: list[Any] = []
+        self._bound: list[Any] = []
+        for _ in range(copies):
+            made = {
+                at: blocks.copy(one) if one.nbytes >= LEAST_BYTES else aligned_array(np.array(one))
+                for at, one in fixed.items()
+            }
+            bound = tuple(own[at] if at in own else made[at] for at in range(len(self.parameters)))
+            slots = self.function._fast(bound)
+            if slots is None:
+                raise TuneError(f"the arguments of {task.label} do not fit its program")
+            turns.append(slots)
+            self._bound.append(bound)
+        self._turns = itertools.cycle(turns)
 
     def run(self, times: int = 1) -> None:
         """Calls it; a RuntimeFault where it says that it failed."""
-        entry, slots, threads = self.function._entry, self._slots, self.threads
-        for _ in range(times - 1):
+        entry, threads, turns = self.function._entry, self.threads, self._turns
+        for slots in itertools.islice(turns, times - 1):
             entry(slots, threads)
-        if times and entry(slots, threads):
+        if times and entry(next(turns), threads):
             raise RuntimeFault("the kernel failed")
 
 
 class DeviceKernel:
-    """A scheduled program on a device; `bind` puts its arguments into the device's memory."""
+    """A scheduled program, compiled for a device; `bind` opens that, and puts program and arguments into its memory."""
 
     trace = ""
 
     def __init__(self, task: Task, program: GroupProgram, arrays: Sequence[Any], threads: int) -> None:
-        with _PYTHON:
-            lifted = lift_scheduled(program, task.fixed)
+        lifted = lift_scheduled(program, task.fixed)
         self.load(lifted.func.replace(name="trial"), task.target, lifted.parameters, len(task.program.inputs))
 
     def load(self, func: Func, target: Target, parameters: Sequence[int | Packing], inputs: int) -> None:
         """Compiles a program whose parameters are these, the first so many of the task's being inputs."""
-        self.parameters, self._inputs = parameters, inputs
-        with _PYTHON:
-            verify(func)
-            self.program = DeviceBuilt(func, target, "trial").program
-        self._device = target.device()
-        self._executable = self._device.load(self.program)
+        self.parameters, self._inputs, self._target = parameters, inputs, target
+        verify(func)
+        self.program = DeviceBuilt(func, target, "trial").program
+        self._codes = target.machine_codes([self.program])
 
     def bind(self, arrays: Sequence[Any]) -> None:
-        """Copies the arguments to the device."""
-        device = self._device
+        """Copies the program and its arguments to the device."""
+        device = self._device = self._target.device()
+        executable = device.load_all([self.program], self._codes)[0]
         given: dict[str, Any] = {w.name: device.allocate(max(w.bytes, 1)) for w in self.program.workspaces}
         self._written: list[tuple[Any, Any]] = []
         for at, parameter in enumerate(self.program.parameters):
@@ -131,7 +149,7 @@ class DeviceKernel:
             device.write(memory, np.ascontiguousarray(array))
             if not isinstance(place, Packing) and place >= self._inputs:
                 self._written.append((memory, np.zeros_like(array)))
-        self._given, self._launches = given, self._executable.bind(given)
+        self._given, self._launches = (given, executable), executable.bind(given)
         self._recording = device.record(self._launches)
 
     def timer(self) -> Callable[[], list[float]]:
@@ -165,13 +183,18 @@ class Bench:
         self.expected: list[Any] = []
         """The default's results."""
 
+    @functools.cached_property
+    def planned(self) -> Kernel | DeviceKernel:
+        """The planner's kernel, compiled."""
+        program = self.task.fresh()
+        program.schedule.plan(self.task.target, self.task.fixed)
+        return self.kernel(self.task, program, self.arrays, self.threads)
+
     @property
     def default(self) -> Kernel | DeviceKernel:
         """The planner's kernel, run once; a WeftError where it cannot be."""
         if self._default is None:
-            program = self.task.fresh()
-            program.schedule.plan(self.task.target, self.task.fixed)
-            made = self.kernel(self.task, program, self.arrays, self.threads)
+            made = self.planned
             made.bind(self.arrays)
             made.run()
             self._default, self.expected = made, made.results
@@ -181,8 +204,7 @@ class Bench:
         """The kernel of a point, not run yet; an outcome where there is none."""
         program = self.task.fresh()
         try:
-            with _PYTHON:
-                region.take(program, point)
+            region.take(program, point)
         except WeftError as error:
             return Outcome(Status.REFUSED, detail=_short(error))
         trace = program.schedule.trace.to_json()
@@ -202,6 +224,8 @@ class Bench:
             kernel.run()
         except RuntimeFault as error:
             return Outcome(Status.FAULT, detail=_short(error), trace=trace)
+        except WeftError as error:
+            return Outcome(Status.BUILD_ERROR, detail=_short(error), trace=trace)
         default = self.default
         wrong = difference(self.expected, kernel.results)
         if wrong:

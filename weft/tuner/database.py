@@ -7,11 +7,13 @@
     models          what whole models took before and after
 
 The file (`tuning/records.sqlite` in the cache folder) is in WAL mode: a process that is killed loses nothing written.
+One that can only be read (in a container, say) is read.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +33,11 @@ FORMAT = 1
 
 PATIENCE = 30.0
 """Seconds that a writer waits for another."""
+
+IN_USE = '{"in use"'
+"""How lines of an export begin that are no measurements."""
+
+READ_ONLY = "it can only be read, so nothing can be measured: name another folder with WEFT_CACHE_DIR"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS measurements (
@@ -58,18 +65,21 @@ _COLUMNS = (
 class Database:
     """The records in one file; `path` None is the file in the cache folder."""
 
+    reads_only = False
+
     def __init__(self, path: Path | str | None = None) -> None:
         found = database_path(make=True) if path is None else Path(path)
         if found is None:
             raise TuneError("the cache folder cannot be used for records: name one of your own with WEFT_CACHE_DIR")
         self.path = found
         with self._explained():
+            if found.exists() and not (os.access(found, os.W_OK) and os.access(found.parent, os.W_OK)):
+                self.reads_only, self._connection = True, _read_only(found)
+                return
             self._connection = sqlite3.connect(found, timeout=PATIENCE, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
-            version = int(self._connection.execute("PRAGMA user_version").fetchone()[0])
-            if version not in (0, FORMAT):
-                raise TuneError(f"{found} was written by another Weft (format {version}): move it away")
+            _check(found, self._connection, (0, FORMAT))
             self._connection.executescript(f"{_TABLES} PRAGMA user_version={FORMAT};")
 
     def close(self) -> None:
@@ -93,6 +103,8 @@ class Database:
                 text = "the disk is full; what was measured before is kept"
             elif "not a database" in text or "malformed" in text:
                 text = "this is no database of records, or it is damaged: move it away"
+            elif "readonly" in text:
+                text = READ_ONLY
             raise TuneError(f"{self.path}: {text}") from error
 
     @contextmanager
@@ -158,17 +170,24 @@ class Database:
     # --------------------------------------------------------------------------------------------------- in use
 
     def accept(
-        self, model: str, target: Target, before: float, after: float, chosen: Mapping[str, tuple[Trace, float]]
-    ) -> None:
-        """Puts a set of schedules into use, by the keys of programs, each with its gain."""
+        self, model: str, target: Target, before: float, after: float, chosen: Mapping[str, tuple[Trace, float]],
+        beside: Records | None = None,
+    ) -> bool:  # fmt: skip
+        """Puts a set of schedules into use, by the keys of programs, each with its gain.
+
+        Not where something else is in use by now than what they were measured beside: another process was faster.
+        """
         machine, version, now = machine_key(target), compiler_version(), time.time()
         rows = [(task, machine, version, trace.to_json(), gain, model, now) for task, (trace, gain) in chosen.items()]
         with self._transaction() as connection:
+            if beside is not None and _texts(self.accepted(target)) != _texts(beside):
+                return False
             connection.executemany("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
             connection.execute(
                 "INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (model, machine, version, before, after, len(rows), now),
             )
+        return True
 
     def accept_algorithms(self, model: str, graph: str, target: Target, labels: Mapping[str, str], gain: float) -> None:
         """Puts algorithms for nodes of a model into use, by the structure of the model; all that it has."""
@@ -188,12 +207,63 @@ class Database:
         except (WeftError, ValueError) as error:
             raise TuneError(f"{self.path}: a schedule that is in use is damaged: {error}") from error
 
+    def in_use(self) -> list[str]:
+        """Schedules and forms of models that are in use, on whatever machine, a line of JSON each."""
+        with self._explained():
+            tables = {name: self._connection.execute(f"SELECT * FROM {name}") for name in ("accepted", "algorithms")}
+            return [json.dumps({"in use": name, "row": row}) for name, rows in tables.items() for row in rows]
+
+    def use(self, lines: Iterable[str]) -> int:
+        """Puts lines of `in_use` into use, but where a program or model has something already; how many are new."""
+        rows = [_used(line) for line in lines]
+        with self._transaction() as connection:
+            before = connection.total_changes
+            for table, row in rows:
+                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            return connection.total_changes - before
+
     def models(self) -> list[tuple[str, str, float, float, int, float]]:
         """What models took: name, machine, seconds before and after, schedules put into use, when."""
         with self._explained():
             return list(
                 self._connection.execute("SELECT model, machine, before, after, kept, at FROM models ORDER BY at")
             )
+
+
+def _used(line: str) -> tuple[str, list[Any]]:
+    """The table and the row of a line of `in_use`; a TuneError where it is none."""
+    try:
+        data = json.loads(line)
+        table, row = data["in use"], data["row"]
+        kinds = [isinstance(one, kind) for one, kind in zip(row, (str, str, str, str, (int, float), str, (int, float)))]
+        if table not in ("accepted", "algorithms") or len(row) != len(kinds) or len(row) != 7 or not all(kinds):
+            raise ValueError("fields of the wrong type")
+        if table == "accepted":
+            Trace.from_json(row[3])
+        elif not all(isinstance(one, str) for pair in json.loads(row[3]).items() for one in pair):
+            raise ValueError("labels of the wrong type")
+    except (ValueError, TypeError, KeyError, AttributeError, WeftError) as error:
+        raise TuneError(f"this is no schedule that is in use ({error}): {line[:120]!r}") from None
+    return table, row
+
+
+def _texts(records: Records) -> tuple[dict[str, str], Any]:
+    return {task: trace.to_json() for task, trace in records.traces.items()}, records.algorithms
+
+
+def _check(path: Path, connection: sqlite3.Connection, known: tuple[int, ...]) -> None:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version not in known:
+        raise TuneError(f"{path} was written by another Weft (format {version}): move it away")
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    """A file that nobody here may write; beside one that others write lies what they share, else it does not change."""
+    shared = path.with_name(path.name + "-shm").exists()
+    how = "mode=ro" if shared else "immutable=1"
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", timeout=PATIENCE, isolation_level=None, uri=True)
+    _check(path, connection, (FORMAT,))
+    return connection
 
 
 def _number(value: float) -> float | None:

@@ -7,16 +7,16 @@ the search goes on. A child dies with its parent; Ctrl-C reaches the parent alon
 
 from __future__ import annotations
 
-import contextvars
 import ctypes
 import faulthandler
 import os
+import pickle
 import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from weft.plan.sketch import Point
@@ -81,6 +81,11 @@ def said_by_child(
     work: Callable[[Say], Iterator[str]], limit: float, extended: float | None, stop: Callable[[], bool] | None = None
 ) -> Generator[str, None, None]:
     """The texts that a function gives one after another in a child, each with the limits of `in_child`."""
+    return _said(*_fork(work), limit, extended, stop)
+
+
+def _fork(work: Callable[[Say], Iterator[str]]) -> tuple[int, int]:
+    """A child that does some work, and the end of a pipe on which it speaks."""
     if not hasattr(os, "fork"):
         raise TuneError("points are measured in forked children, and this system has none: tune on Linux or macOS")
     read, write = os.pipe()
@@ -90,6 +95,13 @@ def said_by_child(
     if child == 0:
         _be_child(work, read, write)
     os.close(write)
+    return child, read
+
+
+def _said(
+    child: int, read: int, limit: float, extended: float | None = None, stop: Callable[[], bool] | None = None
+) -> Generator[str, None, None]:
+    """What a child says; it is ended with the generator."""
     try:
         yield from _answers(child, read, limit, extended, stop)
     finally:
@@ -178,12 +190,37 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
-def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Any]:
-    """The kernels of points in order, built in threads: the compiler of a device leaves Python alone while it works."""
-    bench.default.run()  # made before the threads: it would wait for all of them, within the limit of one kernel
-    with ThreadPoolExecutor(max(1, min(len(points), (os.cpu_count() or 1) // 2))) as pool:
-        made = [pool.submit(contextvars.copy_context().run, bench.build, region, at) for region, at in points]
-        yield from (one.result() for one in made)
+def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], limit: float) -> Iterator[Any]:
+    """The kernels of points in order, or their outcomes, each built in a child of its own, as many as there are cores.
+
+    Building needs no device: these are forked by the child that has it open, and leave it alone.
+    """
+
+    def build(at: tuple[Region, Point]) -> tuple[int, int]:
+        return _fork(lambda say: iter([pickle.dumps(bench.build(*at)).hex()]))
+
+    left, started = deque(points), deque[tuple[int, int]]()
+    try:
+        while left or started:
+            while left and len(started) < _cores():
+                started.append(build(left.popleft()))
+            bench.default.run()  # the first time it takes a while, in which others build
+            made = _said(*started.popleft(), limit)
+            try:
+                yield pickle.loads(bytes.fromhex(next(made)))
+            except ChildError as problem:
+                yield Outcome(problem.status, detail=problem.detail)
+            finally:
+                made.close()
+    finally:
+        for child, read in started:
+            os.close(read)
+            _end(child)
+
+
+def _cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalRunner:
@@ -199,6 +236,7 @@ class LocalRunner:
         running, each = self.run_seconds, 1
         if bench.task.target.on_device:  # opened, and its default made, once for all of them
             each, running = len(points), 3 * running
+            _ = bench.planned
         else:  # made before there are children: each has it for nothing
             bench.default.run()
             begin = time.perf_counter()
@@ -213,8 +251,11 @@ class LocalRunner:
     def _in_one_child(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
         """The outcomes of points up to the first that ends the child: at least one."""
 
+        build_seconds = self.build_seconds
+
         def work(say: Say) -> Iterator[str]:
-            for built in _beside_each_other(bench, points) if len(points) > 1 else [bench.build(*points[0])]:
+            beside = bench.task.target.on_device
+            for built in _beside_each_other(bench, points, build_seconds) if beside else [bench.build(*points[0])]:
                 if not isinstance(built, Outcome):
                     say("+")
                 outcome = built if isinstance(built, Outcome) else bench.trial(built)

@@ -91,6 +91,8 @@ def summary(tuning: Tuning) -> str:
     tried = f"{tuning.trials} trials on {len(tuning.searches)} of {len(tuning.tasks)} tasks"
     again = " (stopped: the same command goes on)" if tuning.stopped else ""
     verdict = tuning.verdict
+    if not tuning.trials and not tuning.stopped and not tuning.left:
+        return f"{tried}: the time was over before; looking at the model takes {tuning.model_seconds:.0f} s of it"
     if verdict is None:
         return f"{tried}{again}; nothing is faster than what is in use"
     if verdict.problem:

@@ -2,6 +2,7 @@
 
     python -m tests.frontends.jax.harness [--compile] [--dtypes float32,int32] [--every N] [PRIMITIVE …]
     python -m tests.frontends.jax.harness --share 2/15 --json found.jsonl      a part, which goes on where it ended
+    python -m tests.frontends.jax.harness --jobs 15 --json found.jsonl         all, by fifteen processes
 
 prints a line for each primitive, then counts. By default the graph is run by its numpy meaning, which is quick;
 --compile makes kernels.
@@ -112,7 +113,7 @@ def main():
     cases = list(harnesses(dtypes, given.names))[:: given.every]
     examine = lambda one: {"primitive": one.group_name, "said": case(one, given.compile)}  # noqa: E731
     for row in shares.rows(given, cases, lambda one: one.fullname, examine):
-        name, said = row["primitive"], row["said"]
+        name, said = row.get("primitive", row["name"]), row["said"]
         kind = said.partition(":")[0]
         counts[name][kind] += 1
         if kind != "right":

@@ -2,6 +2,7 @@
 
     python -m tests.frontends.torch.opinfo [--first N] [--compile] [NAME …]    a line for each operator, then counts
     python -m tests.frontends.torch.opinfo --share 2/15 --json found.jsonl     a part, which goes on where it ended
+    python -m tests.frontends.torch.opinfo --jobs 15 --json found.jsonl        all, by fifteen processes
 
 By default the graph is run by its numpy meaning, which is quick; --compile makes kernels.
 """
@@ -158,7 +159,8 @@ def main():
     asked = [op for op in operators() if not given.names or op.name in given.names]
     for one in shares.rows(given, asked, full_name, row):
         total[one["outcome"]] += 1
-        print(f"{one['outcome']:10} {one['name']:40} {one['samples']} {one['seconds']} s {one['said']}", flush=True)
+        took = f"{one.get('samples')} {one.get('seconds')} s"
+        print(f"{one['outcome']:10} {one['name']:40} {took} {one['said']}", flush=True)
     print(json.dumps(total))
 
 

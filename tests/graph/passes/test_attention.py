@@ -7,13 +7,15 @@ import pytest
 
 import weft.ops  # noqa: F401
 from weft.graph.interpreter import interpret_graph
-from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
+from weft.graph.ir import NUMPY_TYPES, Graph, GraphError, Node, TensorType, Value
 from weft.graph.passes.attention import NAME, fuse_attention, view_of
 from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.support import Names, Scope, count_uses
 from weft.models.builder import Builder
 from weft.models.language import bert_base
+
+ONNX_TYPES = {"float32": 1, "float16": 10, "bfloat16": 16}
 
 
 def tight(sizes, dtype):
@@ -169,7 +171,8 @@ OPERATORS = {
     "numbers": ({}, 3, 3, ((5, 7), "float32"), True),
     "truths": ({"is_causal": 1}, 3, 3, ((2, 1, 5, 7), "bool"), True),
     "packed": ({"q_num_heads": 3, "kv_num_heads": 3}, 3, 3, ((2, 1, 1, 7), "float32"), True),
-    "shared keys of several": ({}, 6, 3, None, False),
+    "shared keys": ({}, 6, 3, None, True),
+    "shared keys, packed": ({"q_num_heads": 6, "kv_num_heads": 3}, 6, 3, ((5, 7), "bool"), True),
     "a soft cap": ({"softcap": 3.0}, 3, 3, None, False),
     "a short mask": ({}, 3, 3, ((5, 6), "float32"), False),
     "a window": ({"left_window_size": 2}, 3, 3, None, False),
@@ -187,6 +190,23 @@ def operator(name: str, batch: int = 2) -> Graph:
     return b.finish(b.node("Attention", *inputs, **attributes))
 
 
+@pytest.mark.parametrize(
+    "queries, heads, is_causal", [(1, 6, 0), (1, 6, 1), (1, 3, 1), (4, 3, 1), (4, 6, 1), (4, 3, 0)]
+)
+def test_keys_of_a_cache_end_where_its_length_says(queries, heads, is_causal):
+    b = Builder("cached")
+    given = [b.input("q", (2, heads, queries, 4)), *(b.input(name, (2, 3, 9, 4)) for name in "kv")]
+    lengths = b.input("lengths", (2,), "int64")
+    graph = b.finish(b.node("Attention", *given, None, None, None, lengths, is_causal=is_causal))
+    made = fused(graph)
+    (node,) = [n for n in made.nodes if n.op == NAME]
+    assert node.attributes["sizes"][:3] == ([2, 3, 2] if queries == 1 and heads == 6 else [2, heads, queries])
+    random = np.random.default_rng(1)
+    arrays = [random.standard_normal(v.tensor.static).astype("f4") for v in given] + [np.array([5, 9])]
+    wanted = interpret_graph(graph, arrays)[0]
+    np.testing.assert_allclose(interpret_graph(made, arrays)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_the_operator_of_the_standard(name):
     graph = operator(name)
@@ -195,12 +215,30 @@ def test_the_operator_of_the_standard(name):
     check_meaning(graph, made)
 
 
-def test_queries_that_share_keys_become_a_batch():
-    graph = operator("shared keys of several", batch=1)
-    made = fused(graph)
-    (node,) = [n for n in made.nodes if n.op == NAME]
-    assert node.attributes["sizes"] == [3, 2, 5, 7, 4, 6]
-    check_meaning(graph, made)
+def narrow_attention(kind: str, through: str) -> Graph:
+    """Attention of a narrow type, as exporters write it: the softmax in float32, between two casts."""
+    b = Builder("narrow")
+    q, k, v = (b.input(name, shape, kind) for name, shape in zip("qkv", ((2, 3, 5, 4), (2, 3, 4, 7), (2, 3, 7, 6))))
+    scores = b.node("Mul", b.node("MatMul", q, k), b.constant(np.array(0.5, NUMPY_TYPES[kind])))
+    wide = b.node("Cast", scores, to=ONNX_TYPES[through])
+    masked = b.node("Add", wide, b.input("mask", (5, 7), through))
+    shares = b.node("Cast", b.node("Softmax", masked, axis=-1), to=ONNX_TYPES[kind])
+    return b.finish(b.node("MatMul", shares, v))
+
+
+@pytest.mark.parametrize("kind, through, own, fuses", [
+    ("float16", "float32", {"float16"}, True), ("bfloat16", "float32", {"bfloat16"}, True),
+    ("float16", "float32", set(), False), ("float32", "float16", {"float16"}, False),
+])  # fmt: skip
+def test_types_of_its_own(kind, through, own, fuses):
+    graph = normalize(narrow_attention(kind, through))
+    made = fuse_attention(graph, tight, own=own)
+    assert (NAME in operators(made)) == fuses
+    random = np.random.default_rng(3)
+    arrays = [random.standard_normal(v.tensor.static).astype(v.tensor.numpy) for v in graph.inputs]
+    found, wanted = (interpret_graph(g, arrays)[0] for g in (made, graph))
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found.astype("f4"), wanted.astype("f4"), rtol=0.02, atol=0.02)
 
 
 def test_the_operator_gives_zeros_where_nothing_is_seen():

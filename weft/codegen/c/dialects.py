@@ -164,4 +164,3 @@ CUDA = Dialect(
     nan=("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000LL)"),
     unroll="#pragma unroll", vectors="struct", static_shared_bytes=48 * 1024, functions=_CUDA_FUNCTIONS,
 )  # fmt: skip
-DIALECTS = {dialect.name: dialect for dialect in (PLAIN, OPENCL, CUDA)}

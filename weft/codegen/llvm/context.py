@@ -23,18 +23,6 @@ from weft.core.errors import InternalError, TargetError
 from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Sub, Var
 
 
-class ScopeFacts(Protocol):
-    """What is known of a memory scope: plain memory (`slot_bytes` 0), or `slots` registers of `slot_bytes` each."""
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of one slot; 0 for plain memory."""
-
-    @property
-    def slots(self) -> int:
-        """How many slots there are."""
-
-
 class Machine(Protocol):
     """What the generator asks of a target (`weft.targets.base.Target` has it all)."""
 
@@ -97,7 +85,6 @@ class Module:
         """Parameters that the caller may place into one another's memory: nothing is promised about those."""
         self._access: dict[Buffer | None, tuple[int, str]] = {}
         arch = machine.triple.split("-")[0]
-        self.is_x86 = arch in ("x86_64", "i686", "i386")
         self.is_aarch64 = arch.startswith(("aarch64", "arm64"))
 
     def declare(self, result: str, name: str, parameters: Sequence[str]) -> None:

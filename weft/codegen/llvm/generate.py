@@ -14,7 +14,6 @@ from weft.codegen.llvm.context import Context, Emitter, Machine, Module
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Func
 from weft.loop.passes.turn_loops import turns_by_call
-from weft.loop.visit import walk_exprs
 from weft.runtime.abi import TURN_BIT
 from weft.runtime.faults import OUTSIDE
 
@@ -68,8 +67,3 @@ def _bind(c: Context, param: Buffer | Var, number: int) -> None:
         return
     value = c.emit(f"load {types.memory_type(param.dtype)}, ptr {slot}, align 8")
     c.values[param] = c.emit(f"icmp ne i8 {value}, 0") if param.dtype.is_bool else value
-
-
-def has_vectors(func: Func) -> bool:
-    """Whether a program speaks of vectors itself, so that LLVM should not vectorize it again."""
-    return any(e.dtype.lanes > 1 for e in walk_exprs(func.body))

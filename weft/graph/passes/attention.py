@@ -14,7 +14,7 @@ sizes that its tiles want, a callback says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,24 +27,29 @@ from weft.graph.passes.infer import same_type
 from weft.graph.passes.support import Replacement, Scope, rewritten
 
 NAME, DOMAIN = "FusedAttention", "weft"
-KINDS = ("float32",)
-"""Element types of attention that becomes one node: narrower ones have rounding steps between the operators."""
+KINDS = ("float32", "float16", "bfloat16")
+"""Element types of attention that becomes one node. What is narrow is rounded less often in it: scores stay float32."""
 
 
 Propose = Callable[[Sequence[int], str], Sequence[int] | None]
 """(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it."""
 
 
-def fuse_attention(graph: Graph, propose_for: Propose, narrow: str | None = None) -> Graph:
+def fuse_attention(
+    graph: Graph, propose_for: Propose, narrow: str | None = None, own: Container[str] = frozenset()
+) -> Graph:
     """The graph with attention as single nodes where that is worth it; the same object where there is none.
 
     `narrow` is the element type to which products are lowered afterwards: the one that the callback is asked about.
+    `own` are the narrow types that a graph may have by itself.
     """
     if not any(node.op in ("Softmax", "Attention") for node in graph.nodes):
         return graph
 
     def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
-        return propose_for(sizes, narrow or dtype)
+        if dtype == "float32":
+            return propose_for(sizes, narrow or dtype)
+        return propose_for(sizes, dtype) if dtype in own else None
 
     def rule(node: Node, scope: Scope) -> Replacement:
         if node.domain or scope.parent is not None:
@@ -255,16 +260,27 @@ class _Scores:
     steps: list[tuple[str, float, Value | None]]
 
 
-def _scores(value: Value | None, scope: Scope) -> _Scores | None:
-    """The product under the softmax, through steps that nothing else reads."""
+_SCORE_STEPS = ("MatMul", "Mul", "Div", "Add", "Where", "Identity", "Cast")
+
+
+def _changes(cast: Node, narrow: str) -> bool:
+    """Whether a Cast makes float32 of a narrow type or narrows it again: rounding that the node does without."""
+    given, made = cast.inputs[0], cast.outputs[0]
+    if given is None or not (_is_plain(given) and _is_plain(made)):
+        return False
+    return {given.tensor.dtype, made.tensor.dtype} == {narrow, "float32"}
+
+
+def _scores(value: Value | None, scope: Scope, kind: str) -> _Scores | None:
+    """The product under the softmax, through steps that nothing else reads; its operands are of a kind."""
     steps: list[tuple[str, float, Value | None]] = []
     while len(steps) <= model.MOST_SCORE_STEPS:
-        node = scope.single(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity")
+        node = scope.single(value, *_SCORE_STEPS)
         if node is None or value is None:
             return None
         if node.op == "MatMul":
             return _Scores(node, steps[::-1]) if "output_dtype" not in node.attributes else None
-        found = _step(node, value, scope)
+        found = _step(node, value, scope, kind)
         if found is None:
             return None
         value, step = found
@@ -273,15 +289,17 @@ def _scores(value: Value | None, scope: Scope) -> _Scores | None:
     return None
 
 
-def _step(node: Node, value: Value, scope: Scope) -> tuple[Value, tuple[str, float, Value | None] | None] | None:
+def _step(
+    node: Node, value: Value, scope: Scope, kind: str
+) -> tuple[Value, tuple[str, float, Value | None] | None] | None:
     """What a step works on, and the step; None for one that is not known."""
-    if node.op == "Identity" and node.inputs[0] is not None:
-        return node.inputs[0], None
+    if node.op in ("Identity", "Cast") and node.inputs[0] is not None:
+        return (node.inputs[0], None) if node.op == "Identity" or _changes(node, kind) else None
     first, second = node.inputs[-2], node.inputs[-1]
     for through, other in ((first, second), (second, first)):
         if through is None or other is None or not same_type(through.type, value.type):
             continue
-        if scope.single(through, "MatMul", "Mul", "Div", "Add", "Where", "Identity") is None:
+        if scope.single(through, *_SCORE_STEPS) is None:
             continue
         number = scope.scalar(other)
         if node.op == "Add":
@@ -299,10 +317,11 @@ def _step(node: Node, value: Value, scope: Scope) -> tuple[Value, tuple[str, flo
 def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
     """One node for the second product of an attention."""
     shares, value = node.inputs
-    softmax, empty_rows = _softmax(shares, scope)
+    kind = node.outputs[0].tensor.dtype
+    softmax, empty_rows = _softmax(shares, scope, kind)
     if softmax is None or value is None or not _is_plain(value) or not _is_plain(node.outputs[0]):
         return None
-    found = _scores(softmax.inputs[0], scope)
+    found = _scores(softmax.inputs[0], scope, kind)
     if (
         found is None
         or shares is None
@@ -311,6 +330,8 @@ def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
         return None
     query, key = found.product.inputs
     if query is None or key is None or not (_is_plain(query) and _is_plain(key)) or "output_dtype" in node.attributes:
+        return None
+    if any(v.tensor.dtype != kind for v in (query, key, value)):
         return None
     views = [view_of(v, scope) for v in (query, key, value)]
     if views[2].factor != 1:  # a factor of the values is none of the scores
@@ -323,8 +344,11 @@ def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
     return _replacement(node, [*sources, *(v for _, _, v in found.steps if v is not None)], made, scope)
 
 
-def _softmax(shares: Value | None, scope: Scope) -> tuple[Node | None, int]:
+def _softmax(shares: Value | None, scope: Scope, kind: str) -> tuple[Node | None, int]:
     """The softmax that gives the shares, and what an empty row gives: Where(IsNaN(s), 0, s) makes zeros of it."""
+    cast = scope.single(shares, "Cast")
+    if cast is not None and _changes(cast, kind):
+        shares = cast.inputs[0]
     where = scope.single(shares, "Where")
     if where is None:
         return scope.single(shares, "Softmax"), 0
@@ -337,9 +361,9 @@ def _softmax(shares: Value | None, scope: Scope) -> tuple[Node | None, int]:
 
 def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
     """One node for the standard's Attention without a past, a soft cap or windows."""
-    query, key, value, mask = [*node.inputs, None][:4]
+    query, key, value, mask, *past, lengths = [*node.inputs, *[None] * 7][:7]
     given = node.attributes
-    if len(node.inputs) > 4 and any(v is not None for v in node.inputs[4:]) or len(node.outputs) > 1:
+    if any(v is not None for v in past) or len(node.outputs) > 1:
         return None
     if given.get("softcap") or given.get("softmax_precision", 1) not in (0, 1):
         return None
@@ -355,11 +379,11 @@ def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
     views = [_in_heads(view_of(v, scope), v, n) for v, n in zip((query, key, value), heads)]
     if any(view is None for view in views):
         return None
-    made = _operator_attributes(node, [view for view in views if view is not None], mask, propose)
+    made = _operator_attributes(node, [view for view in views if view is not None], mask, lengths, propose)
     if made is None:
         return None
     sources = [_flat(view.source, node, scope) for view in views if view is not None]
-    return _replacement(node, sources if mask is None else [*sources, mask], made, scope)
+    return _replacement(node, [*sources, *(v for v in (mask, lengths) if v is not None)], made, scope)
 
 
 def _in_heads(view: View, value: Value, heads: int) -> View | None:
@@ -377,43 +401,43 @@ def _in_heads(view: View, value: Value, heads: int) -> View | None:
 
 
 def _operator_attributes(
-    node: Node, views: Sequence[View], mask: Value | None, propose: Propose
+    node: Node, views: Sequence[View], mask: Value | None, lengths: Value | None, propose: Propose
 ) -> dict[str, Any] | None:
-    """The attributes for an Attention; neighbouring queries that share keys become a batch of their own."""
+    """The attributes for an Attention; heads of queries that share keys are neighbours, or queries of one head."""
     packed = len(node.outputs[0].tensor.dims) == 3
     (batch, heads, queries, size), (_, key_heads, keys, _), value_size = (
         *(v.shape for v in views[:2]),
         views[2].shape[3],
     )
-    shared = heads // key_heads
-    around = (batch, heads)
-    if shared > 1:
-        if batch > 1 or packed or (mask is not None and any(n != 1 for n in mask.tensor.static[:-2])):
-            return None
-        around = (key_heads, shared)
-        turned = [_reshaped(views[0], (key_heads, shared, queries, size))]
-        turned += [_reshaped(v, (key_heads, 1, keys, v.shape[3])) for v in views[1:]]
-        if any(v is None for v in turned):
-            return None
-        views = [v for v in turned if v is not None]
+    shared, around = heads // key_heads, (batch, heads)
+    is_causal = bool(node.attributes.get("is_causal", 0))
+    last = queries if is_causal else 0  # of the lengths; a lone query sees all of them
+    if queries == 1 and shared > 1 and not packed and mask is None and (lengths is not None or not is_causal):
+        rows = _reshaped(views[0], (batch, key_heads, shared, size))
+        if rows is not None:
+            shared, around, queries, last, views = 1, (batch, key_heads), shared, 0, [rows, *views[1:]]
     if mask is not None and mask.tensor.static and mask.tensor.static[-1] not in (1, keys):
         return None
     sizes = [*around, queries, keys, size, value_size]
     extents = ((queries, size), (keys, size), (keys, value_size))
-    places = [_four(view, (*around, *extent)) for view, extent in zip(views, extents)]
-    padded = propose(sizes, "float32") if all(places) and min(sizes) > 0 else None
+    owners = (around, *((batch, key_heads),) * 2)
+    places = [_four(view, (*owner, *extent)) for view, owner, extent in zip(views, owners, extents)]
+    padded = propose(sizes, node.outputs[0].tensor.dtype) if all(places) and min(sizes) > 0 else None
     if padded is None:
         return None
     scale = node.attributes.get("scale")
     steps = [("scale", float(scale) if scale is not None else size**-0.5)]
     if mask is not None:
         steps.append(("allow" if mask.tensor.dtype == "bool" else "add", 0.0))
-    if node.attributes.get("is_causal", 0):
+    if lengths is not None:
+        steps.append(("until", float(last)))
+    elif is_causal:
         steps.append(("causal", 0.0))
     return {
         "sizes": sizes, "query": places[0], "key": places[1], "value": places[2],
         "steps": [step for step, _ in steps], "numbers": [number for _, number in steps],
         "padded": [int(n) for n in padded], "heads_inside": int(packed), "empty_rows": 1,
+        **({"shared": shared} if shared > 1 else {}),
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ that is not linear (kept whole). `Copier` copies a statement so that nothing bou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -304,11 +304,6 @@ def is_empty(s: Stmt | None) -> bool:
 def size_of(s: Stmt) -> int:
     """How many statements there are inside, Seqs not counted."""
     return sum(1 for stmt in walk_stmts(s) if type(stmt) is not Seq)
-
-
-def any_expr(s: Stmt, test: Callable[[Expr], bool]) -> bool:
-    """Whether an expression anywhere in a statement passes a test."""
-    return any(test(node) for stmt in walk_stmts(s) for e in child_exprs(stmt) for node in walk(e))
 
 
 def make_if(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:

@@ -17,6 +17,7 @@ TARGET = TargetSpec(
         causal_block=256,
         split_windows=True,
         caches=True,
+        loops_by_data=True,
         weights=later("weft.targets.cpu.algorithms:weight_fixer"),
         few_bits=later("weft.targets.cpu.algorithms:panel_proposer"),
         narrow=later("weft.targets.cpu.algorithms:waits_for_weights"),

@@ -140,12 +140,6 @@ def _facts(node: Node, weight: Array, model_bytes: int) -> tuple[Convolution, Pa
 # ------------------------------------------------------------------------------------------------------------- counting
 
 
-def convolution_algorithm(facts: Convolution, target: Target) -> str:
-    """ "direct", "winograd2" or "winograd4": what the counts say, whatever the weight."""
-    found = ranked_tiles(facts, target)
-    return f"winograd{found[0]}" if found else "direct"
-
-
 def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     """The tiles that save enough, the best first."""
     lanes = target.vector_bytes // 4

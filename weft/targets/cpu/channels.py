@@ -117,7 +117,7 @@ class _Priced:
         depth = sizes.inputs // sizes.groups * math.prod(sizes.taps)
         registers = max(self.target.vector_registers, 8)
         tiles = model.Tiles(core_of(self.target), pixels, ceildiv(sizes.outputs, lanes), depth, registers)
-        return float(seconds(model.UNBLOCKED * tiles.least, self.target))
+        return float(seconds(model.UNBLOCKED * tiles.best[1], self.target))
 
     def in_rows(self, sizes: _Sizes) -> float:
         """As `sketches/conv_rows.py` estimates it."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, around_rule
+from weft.plan.sketch import Point, Sketch, around_rule, cheapest
 from weft.targets.base import Target
 from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
@@ -39,8 +39,9 @@ MOST_DIGIT_ROWS = 16
 """Rows whose digits are multiplied with weights of few bits. Measured on a Neoverse N1: a row of digits takes 1 cycle
 for 4 products, one of floats half of that, after unpacking, which takes as long as 13 rows."""
 
-TILE_CYCLES, UNEVEN = 30, 0.04
-"""Cycles of a register tile beyond its steps; and what tiles of another size at the ends cost, as a share."""
+TILE_CYCLES, UNEVEN, UNEVEN_BLOCK = 30, 0.04, 0.3
+"""Cycles of a register tile beyond its steps; what tiles of another size at the ends cost, as a share; and what blocks
+of fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_model`, took 1.31 to 1.56 as long."""
 
 IMAGE_LOADS = 3
 """How many loads a vector of an image counts for that is rarely aligned, and comes from the second-level cache."""
@@ -234,17 +235,11 @@ class Tiles:
                 total = total + down * along * (self.k * step_cycles(self.core, r, v) + TILE_CYCLES + 2 * r * v)
         return total * (1 + UNEVEN * ((self.m % rows > 0) * 1.0 + (self.across % vectors > 0)))
 
-    def best(self) -> tuple[int, int]:
-        """The tile that costs least."""
-        rows, vectors = (grid.ravel() for grid in np.meshgrid(np.arange(1, 17), np.arange(1, 9), indexing="ij"))
-        cycles = np.where(self.fits(rows, vectors), self.cycles(rows, vectors), np.inf)
-        at = int(np.argmin(cycles))
-        return int(rows[at]), int(vectors[at])
-
     @functools.cached_property
-    def least(self) -> float:
-        """What the best tile costs."""
-        return float(self.cycles(*map(np.asarray, self.best())))
+    def best(self) -> tuple[dict[str, int], float]:
+        """The tile that costs least, and its cycles."""
+        knobs = {"rows": range(1, 17), "vectors": range(1, 9)}
+        return cheapest(knobs, lambda columns: self.cycles(**columns), lambda columns: self.fits(**columns))
 
 
 def product_seconds(name: str, unit: Unit, kernel: MicroKernel = VECTOR) -> float:

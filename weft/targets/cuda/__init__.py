@@ -22,7 +22,12 @@ TARGET = TargetSpec(
             "sass": (later("weft.targets.cuda.stages:sass"), "text"),
         },
     ),
-    algorithms=Algorithms(attention=later("weft.targets.cuda.attention:attention_proposer")),
+    algorithms=Algorithms(
+        attention=later("weft.targets.cuda.attention:attention_proposer"),
+        caches=True,
+        few_bits=later("weft.targets.gpu.reduction:words_for_few_rows"),
+        narrow=later("weft.targets.gpu.reduction:waits_for_weights"),
+    ),
     peaks=later("weft.targets.cuda.peaks:measure"),
     local_devices=local_devices,
 )

@@ -37,6 +37,25 @@ _EXTERNAL = 1
 _WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
 
 
+_SERIALIZATION = 6
+"""The attribute of a launch that need not wait for the one before it."""
+
+
+class _LaunchAttribute(ctypes.Structure):
+    _fields_ = [
+        ("number", ctypes.c_int), ("padding", ctypes.c_char * 4), ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    ]  # fmt: skip
+
+
+class _LaunchConfig(ctypes.Structure):
+    _fields_ = [
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"), *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint), ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
 def first_library(names: Iterable[str | Path], mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL | None:
     """The first of some libraries that is there and can be loaded."""
     for name in names:
@@ -270,6 +289,27 @@ class Module(_Owned):
         return found
 
 
+_BY_BYTES = {1: 0, 2: 1, 4: 2}
+_SWIZZLE_128, _PROMOTION_256 = 3, 3
+
+
+def tensor_map(
+    address: int, element_bytes: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]
+) -> Any:
+    """What the copy engine knows a tensor by, for boxes of it in swizzled lines, zero beyond the tensor."""
+    room, rank = (ctypes.c_char * 192)(), len(shape)
+    skipped = -ctypes.addressof(room) % 64
+    dimensions = (ctypes.c_uint64 * rank)(*reversed(shape))
+    steps = (ctypes.c_uint64 * max(rank - 1, 1))(*[step * element_bytes for step in reversed(strides[:-1])])
+    boxes, ones = (ctypes.c_uint32 * rank)(*reversed(box)), (ctypes.c_uint32 * rank)(*[1] * rank)
+    made = (ctypes.c_char * 128).from_buffer(room, skipped)
+    _call(
+        "cuTensorMapEncodeTiled", made, _BY_BYTES[element_bytes], rank, ctypes.c_void_p(address), dimensions, steps,
+        boxes, ones, 0, _SWIZZLE_128, _PROMOTION_256, 0, doing=f"describing a tensor of {tuple(shape)}",
+    )  # fmt: skip
+    return made
+
+
 class Function(_Owned):
     """One kernel; it belongs to its module."""
 
@@ -285,9 +325,20 @@ class Function(_Owned):
             self._allowed = size
 
     def launch(
-        self, grid: Sequence[int], block: Sequence[int], arguments: Sequence[Any], stream: Stream, shared_bytes: int = 0
+        self,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Sequence[Any],
+        stream: Stream,
+        shared_bytes: int = 0,
+        waits: bool = False,
     ) -> None:
-        """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters."""
+        """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters.
+
+        A kernel that `waits` by itself may be launched while the one before it runs.
+        """
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
         doing = f"launching {self.name} with {tuple(grid)} blocks of {tuple(block)} threads"
-        _call("cuLaunchKernel", self.handle, *grid, *block, shared_bytes, stream.handle, pointers, None, doing=doing)
+        early = (_LaunchAttribute * 1)(_LaunchAttribute(_SERIALIZATION, b"", 1))
+        config = _LaunchConfig(*grid, *block, shared_bytes, stream.handle, early, int(waits))
+        _call("cuLaunchKernelEx", ctypes.byref(config), self.handle, pointers, None, doing=doing)

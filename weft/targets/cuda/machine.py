@@ -16,25 +16,27 @@ _AMPERE = frozenset({"float16", "bfloat16", "tfloat32", "int8"})
 H200 = ThreadFacts(
     multiprocessors=132, warp=32, block_threads=1024, multiprocessor_threads=2048, shared_bytes=227 * _KB,
     multiprocessor_shared_bytes=228 * _KB, registers=65536, cache_bytes=60 * _MB, tensor_cores=_AMPERE,
-    has_async_copy=True, gigahertz=1.98, lanes=128, matrix_products=2048, model=FITTED,
+    has_async_copy=True, overlaps_launches=True, gigahertz=1.98, lanes=128, matrix_products=2048, model=FITTED,
 )  # fmt: skip
+
+_BEFORE = replace(H200, overlaps_launches=False)
 
 ARCHITECTURES: dict[str, ThreadFacts] = {
     "sm_75": replace(
-        H200, multiprocessors=40, multiprocessor_threads=1024, shared_bytes=64 * _KB,
+        _BEFORE, multiprocessors=40, multiprocessor_threads=1024, shared_bytes=64 * _KB,
         multiprocessor_shared_bytes=64 * _KB, cache_bytes=4 * _MB, tensor_cores=frozenset({"float16"}),
         has_async_copy=False, gigahertz=1.59, lanes=64, matrix_products=512,
     ),
     "sm_80": replace(
-        H200, multiprocessors=108, shared_bytes=163 * _KB, multiprocessor_shared_bytes=164 * _KB, cache_bytes=40 * _MB,
-        gigahertz=1.41, lanes=64, matrix_products=1024,
+        _BEFORE, multiprocessors=108, shared_bytes=163 * _KB, multiprocessor_shared_bytes=164 * _KB,
+        cache_bytes=40 * _MB, gigahertz=1.41, lanes=64, matrix_products=1024,
     ),
     "sm_86": replace(
-        H200, multiprocessors=84, multiprocessor_threads=1536, shared_bytes=99 * _KB,
+        _BEFORE, multiprocessors=84, multiprocessor_threads=1536, shared_bytes=99 * _KB,
         multiprocessor_shared_bytes=100 * _KB, cache_bytes=6 * _MB, gigahertz=1.8, matrix_products=512,
     ),
     "sm_89": replace(
-        H200, multiprocessors=128, multiprocessor_threads=1536, shared_bytes=99 * _KB,
+        _BEFORE, multiprocessors=128, multiprocessor_threads=1536, shared_bytes=99 * _KB,
         multiprocessor_shared_bytes=100 * _KB, cache_bytes=72 * _MB, gigahertz=2.52, matrix_products=512,
     ),
     "sm_90": H200,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from weft.core.knobs import knobs
 from weft.loop.ir import Func
+from weft.loop.passes.bind_independent import bind_independent
 from weft.loop.passes.check_bounds import check_bounds_on_device, check_regions
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.double_buffer import double_buffer
@@ -31,6 +32,7 @@ TO_STATEMENTS: Passes = (
     decompose_init,
     check_regions,
     lower_blocks,
+    bind_independent,
     lower_virtual_threads,
     place_allocations,
     insert_barriers,

@@ -9,7 +9,6 @@ from weft.targets.cpu.sketches import (
     conv,
     conv_narrow,
     conv_rows,
-    depthwise,
     few_bits,
     matmul,
     register_tile,
@@ -18,7 +17,7 @@ from weft.targets.cpu.sketches import (
 
 CONTRACTIONS: tuple[Match, ...] = (
     matmul.match_tiles, matmul.match_dots, matmul.match, conv_narrow.match_tiles, conv_narrow.match_dots, conv.match,
-    depthwise.match, conv_rows.match, register_tile.match,
+    conv_rows.match_window, conv_rows.match, register_tile.match,
 )  # fmt: skip
 
 WHOLE: tuple[Match, ...] = (winograd.match, attention.match_tiles, attention.match, few_bits.match)

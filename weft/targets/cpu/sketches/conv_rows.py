@@ -11,6 +11,11 @@ For groups of a few channels (a block of channels would mix groups), single ones
 for images of a few channels. With `down` the taps below one another are unrolled: the rows of the tile share what they
 read. Where a window moves by more than one place, the copy has the places of each remainder side by side, so that the
 lanes of a vector are neighbours there.
+
+A window over single channels of an image that lies in memory copies nothing (`match_window`): what is beyond the edges,
+and beyond the end of a row in the last vector of one, are lanes that are off, and all taps are written out. Machines
+whose vectors have no masks, windows over values that are computed first, and windows so large that a copy with zeros
+around it costs little beside them take the nest above.
 """
 
 from __future__ import annotations
@@ -21,17 +26,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Load, Var
-from weft.loop.ir import Axis
+from weft.expr.nodes import Const, Load, Select, Var
+from weft.expr.visit import uses_any
+from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
 from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
 from weft.schedule.facts import extent
 from weft.schedule.schedule import Stage
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.default_loops import extent_of, parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.sketches import nest
@@ -66,9 +72,7 @@ def match(unit: Unit) -> Sketch | None:
     wide = ceildiv(extent(shape.lane), lanes)
     high = 1 if shape.row is None else extent(shape.row)
     knobs = {
-        "channels": tuple(n for n in range(min(shape.group, most), 0, -1) if shape.group % n == 0),
-        "rows": tuple(range(1, min(high, model.MOST_ROWS_OF_TILE) + 1)),
-        "vectors": tuple(range(1, min(wide, most) + 1)),
+        **tile_knobs(shape.group, high, wide, most),
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (_lanes(unit, extent(shape.lane)),),
     }
@@ -89,6 +93,15 @@ def match(unit: Unit) -> Sketch | None:
     return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
 
 
+def tile_knobs(group: int, high: int, wide: int, registers: int) -> dict[str, tuple[int, ...]]:
+    """The tiles of so many channels, rows and vectors of a row."""
+    return {
+        "channels": tuple(n for n in range(min(group, registers), 0, -1) if group % n == 0),
+        "rows": tuple(range(1, min(high, model.MOST_ROWS_OF_TILE) + 1)),
+        "vectors": tuple(range(1, min(wide, registers) + 1)),
+    }
+
+
 def _lanes(unit: Unit, places: int) -> int:
     """All lanes of a vector, or enough for a short row: a power of two where lanes can be off."""
     masks = has_masks(unit.target.features, unit.facts.target.dtype.bits)
@@ -103,6 +116,11 @@ class Taps:
     count: int = 1
     gap: int = 1
     step: int = 1
+
+    @property
+    def apart(self) -> int:
+        """How many sets of rows no tap shares with the next one: all of them stay until it is a set's turn again."""
+        return min(self.step, self.count)
 
     def read(self, rows: int) -> int:
         """How many rows of an image all taps of so many rows read."""
@@ -126,7 +144,9 @@ class Size:
         channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
         sums, read = channels * rows * vectors, rows * vectors
         # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
-        shared = (sums + read + channels + 1 <= self.registers) & (sums * self.taps.count <= model.MOST_UNROLLED_ROWS)
+        shared = (sums + self.taps.apart * read + channels + 1 <= self.registers) & (
+            sums * self.taps.count <= model.MOST_UNROLLED_ROWS
+        )
         plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
         return np.where(down == 1, shared & (rows > 1) & (self.taps.count > 1), plain)
 
@@ -141,17 +161,8 @@ class Size:
 
     def least(self) -> float:
         """The cycles of the best tile."""
-        most = max(8, self.registers)
-        channels = [n for n in range(1, min(self.group, most) + 1) if self.group % n == 0]
-        knobs = (
-            channels,
-            range(1, min(self.high, model.MOST_ROWS_OF_TILE) + 1),
-            range(1, min(self.wide, most) + 1),
-            (0, 1),
-        )
-        grids = np.meshgrid(*map(np.asarray, knobs), indexing="ij")
-        columns = {knob: grid.ravel() for knob, grid in zip(("channels", "rows", "vectors", "down"), grids)}
-        return float(np.where(self.legal(columns), self.cycles(columns), np.inf).min())
+        knobs = tile_knobs(self.group, self.high, self.wide, self.registers)
+        return cheapest({**knobs, "down": (0, 1)}, self.cycles, self.legal)[1]
 
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
@@ -307,3 +318,88 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
         tile = [reduce.pop(shape.down.var), *tile]
     sums.reorder(*rest, *reduce.values(), *tile, lane)
     nest.write_out(sums, *tile, lane)
+
+
+# --------------------------------------------------------------------------------------------- windows read in place
+
+
+def match_window(unit: Unit) -> Sketch | None:
+    """The sketch of a window over the rows of each channel apart; None for anything else."""
+    shape, facts = _shape(unit), unit.facts
+    if shape is None or not _is_window(unit, shape):
+        return None
+    row, wide = facts.spatial[-2], extent(shape.lane)
+    lanes, taps = _lanes(unit, wide), _taps(unit, shape)
+    knobs = {"rows": tuple(range(1, min(model.MOST_ROWS_OF_WINDOW, extent(row)) + 1)), "lanes": (lanes,)}
+    core, high = core_of(unit.target), extent(row)
+    tiles = facts.points // (high * wide) * ceildiv(wide, lanes)
+    seen = np.asarray([0, *(taps.read(n) for n in knobs["rows"])])
+
+    def cost(columns: Columns) -> Any:
+        rows = columns["rows"]
+        loads = facts.depth // taps.count * seen[rows]
+        each = facts.depth * rows / (core.multiply_adds * model.WINDOW_SHARE)
+        each = each + loads * (model.WINDOW_LOADS if shape.step == 1 else model.STEPPED_LOADS) / core.loads
+        each = np.maximum(each, model.chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
+        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), model.SPILLED, 1.0)
+        computing = tiles * -(-high // rows) * each * (1 + model.UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
+        return seconds(model.overlapped(computing, model.stream_cycles(unit)), unit.target)
+
+    def legal(columns: Columns) -> Any:
+        rows = columns["rows"]
+        fits = rows <= max(1, unit.target.vector_registers // 2)
+        return (rows * facts.depth <= model.MOST_UNROLLED_WINDOW) & fits | (rows == 1)
+
+    return Sketch("window", knobs, lambda point: _apply_window(unit, shape, point), cost, legal)
+
+
+def _is_window(unit: Unit, shape: Shape) -> bool:
+    """Whether a convolution sums over no channels, and its image is a parameter, perhaps with a number around it."""
+    facts, image, row = unit.facts, shape.image, unit.facts.spatial[-2]
+    if shape.step > model.LARGEST_STEP_OF_WINDOW or facts.depth > model.MOST_TAPS_OF_WINDOW:
+        return False
+    channels = {axis.var for axis in facts.spatial[:-2] if uses(shape.weight, axis)}
+    apart = [index for index in image.indices if uses_any(index, channels)]
+    summed = any(uses_any(index, {axis.var for axis in facts.reduce}) for index in apart)
+    if uses(shape.weight, row) or not apart or summed or not all(uses(image, axis) for axis in facts.reduce):
+        return False
+    lies = image.buffer not in unit.schedule.func.allocations or _padding(unit, image) is not None
+    return lies and has_masks(unit.target.features, image.buffer.dtype.bits)
+
+
+def _padding(unit: Unit, image: Load) -> Block | None:
+    """The block that copies a parameter, with a number around it, to where a window reads it."""
+    func = unit.schedule.func
+    for block in writers(func.body, image.buffer):
+        body = block.body
+        if isinstance(body, Store) and isinstance(body.value, Select) and isinstance(body.value.otherwise, Const):
+            source = body.value.then
+            if isinstance(source, Load) and source.buffer not in func.allocations:
+                return block
+    return None
+
+
+def _apply_window(unit: Unit, shape: Shape, point: Point) -> None:
+    """Channels for threads; tiles of some rows and a vector of places, the taps around them as straight code."""
+    s, facts = unit.schedule, unit.facts
+    padding = _padding(unit, shape.image)
+    if padding is not None:
+        s[padding.name].compute_inline()
+    sums, final, loops = nest.tile_and_final(unit)
+    sums.pad(sums.axis[-1], point["lanes"])
+    *outer, row, lane = loops.values()
+    row_outer, row_inner = final.split(row, factor=point["rows"])
+    lane_outer, lane_inner = final.split(lane, factor=point["lanes"])
+    final.reorder(*outer, row_outer, lane_outer, row_inner, lane_inner)
+    nest.write_out(final, row_inner, lane_inner)
+    nest.compute_tile(unit, sums, final, lane_outer, exact=False)
+    *rest, high, wide = sums.axis
+    *down, across = sums.reduce_axis  # neighbouring rows share what they read
+    sums.reorder(*rest, across, *down, high, wide)
+    nest.write_out(sums, across, *down, high, wide)
+    if ceildiv(extent(shape.lane), point["lanes"]) <= model.SHORT_ROW:
+        final.unroll(lane_outer)
+    unit.done.update([facts.block.name, final.name, sums.name])
+    parallel = parallelize(final, [*outer, row_outer], facts.points * facts.depth, unit.target)
+    if parallel is not None or outer:
+        attach_producers(s, final.name, [parallel if parallel is not None else outer[-1]], unit.target, unit.done)

@@ -46,9 +46,10 @@ class Plan:
     kernel: MicroKernel
     rows: int
     vectors: int
-    columns: int
-    height: int = 0
-    """Rows of a block; 0 for all."""
+    panels: int
+    """Register tiles side by side in a block of columns."""
+    tiles: int = 0
+    """Register tiles below one another in a block of rows; 0 for all."""
     depth: int = 0
     """Steps of a block of the reduction; 0 for all."""
     unroll: int = 1
@@ -62,6 +63,16 @@ class Plan:
     def width(self) -> int:
         """Columns of the register tile."""
         return self.vectors * self.kernel.lanes
+
+    @property
+    def columns(self) -> int:
+        """Columns of a block."""
+        return self.panels * self.width
+
+    @property
+    def height(self) -> int:
+        """Rows of a block; 0 for all."""
+        return self.tiles * self.rows
 
 
 # ---------------------------------------------------------------------------------------------------- AMX, dot products
@@ -79,15 +90,12 @@ def match_tiles(unit: Unit) -> Sketch | None:
         return None
     height = kernel.rows if product.m <= kernel.rows else 2 * kernel.rows
     width = kernel.lanes if product.n <= kernel.lanes else 2 * kernel.lanes
-    point = {"height": height, "width": width, "columns": _columns_of_tiles(product, unit.target, width)}
-    knobs = {
-        "height": (kernel.rows, 2 * kernel.rows),
-        "width": (kernel.lanes, 2 * kernel.lanes),
-        "columns": tuple(width * n for n in (1, 4, 16)),
-    }
+    panels = _columns_of_tiles(product, unit.target, width) // width
+    point = {"rows": height, "vectors": width // kernel.lanes, "panels": panels}
+    knobs = {"rows": (kernel.rows, 2 * kernel.rows), "vectors": (1, 2), "panels": (1, 4, 16)}
 
     def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, point["height"], point["width"] // kernel.lanes, point["columns"])).apply()
+        _Nest(unit, product, Plan(kernel, **point)).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
@@ -121,15 +129,11 @@ def match_dots(unit: Unit) -> Sketch | None:
     width = vectors * kernel.lanes
     panels = l2 * 3 // 8 // (product.k * width)
     columns = _columns_in_cache(product, width, panels, cores if product.count < cores else 1)
-    knobs = {
-        "rows": tuple(range(1, min(product.m, 12) + 1)),
-        "vectors": (1, 2, 3, 4),
-        "columns": tuple(width * n for n in (1, 4, 16)),
-    }
-    point = {"rows": rows, "vectors": vectors, "columns": columns}
+    knobs = {"rows": tuple(range(1, min(product.m, 12) + 1)), "vectors": (1, 2, 3, 4), "panels": (1, 4, 16)}
+    point = {"rows": rows, "vectors": vectors, "panels": columns // width}
 
     def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["columns"])).apply()
+        _Nest(unit, product, Plan(kernel, **point)).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
@@ -154,9 +158,9 @@ def match(unit: Unit) -> Sketch | None:
     knobs = {
         "rows": (plan.rows, *range(1, min(product.m, 14) + 1)),
         "vectors": (plan.vectors, 1, 2, 3, 4, 6, 8, 12),
-        "columns": (plan.columns, *(plan.width * n for n in (1, 2, 4, 8, 16))),
-        "height": (plan.height, *(plan.rows * n for n in (1, 4, 16, 64))),
-        "depth": (plan.depth, product.k, 128, 256, 512, 1024),
+        "panels": (plan.panels, 1, 2, 4, 8, 16),
+        "tiles": (plan.tiles, 1, 4, 16, 64),
+        "depth": (plan.depth, *(n for n in (128, 256, 512, 1024) if n < product.k), product.k),
         "unroll": (1, 2, 4, 8),
         "parts": (plan.parts, 1, model.CHAIN_PARTS),
         "ahead": (plan.ahead, 0, 16, 64, 256),
@@ -172,15 +176,25 @@ def match(unit: Unit) -> Sketch | None:
     size = model.Tiles(core_of(unit.target), product.m, across, product.k, unit.target.vector_registers)
     whole = model.product_seconds("matmul", unit)
     if product.m == 1:  # a load for each multiply-add
-        whole = max(whole, float(seconds(model.UNALIGNED * product.count * size.least, unit.target)))
+        whole = max(whole, float(seconds(model.UNALIGNED * product.count * size.best[1], unit.target)))
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
 
     def cost(columns: Columns) -> Any:
-        slower = size.cycles(columns["rows"], columns["vectors"]) / size.least
+        slower = size.cycles(columns["rows"], columns["vectors"]) / size.best[1]
+        down, tiles = ceildiv(product.m, columns["rows"]), columns["tiles"]
+        uneven = (tiles < down) & (down % tiles != 0) & (tiles != plan.tiles)  # the rule's blocks are one for each core
+        slower = slower * (1 + model.UNEVEN_BLOCK * uneven)
         return around_rule(rest, whole)(columns) * slower
 
+    def legal(columns: Columns) -> Any:
+        rows, vectors, parts = columns["rows"], columns["vectors"], columns["parts"]
+        held = size.fits(rows, vectors) & ((parts == plan.parts) | size.fits(rows * parts, vectors))
+        # Blocks that are larger than the product are all one.
+        high = (columns["tiles"] <= ceildiv(product.m, rows)) | (columns["tiles"] == plan.tiles)
+        return held & high & ((columns["panels"] <= ceildiv(across, vectors)) | (columns["panels"] == plan.panels))
+
     choices = {knob: tuple(sorted({*numbers, default[knob]})) for knob, numbers in knobs.items()}
-    return Sketch("matmul", choices, apply, cost, lambda columns: size.fits(columns["rows"], columns["vectors"]))
+    return Sketch("matmul", choices, apply, cost, legal)
 
 
 def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
@@ -226,7 +240,7 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     # Weights that a call meets once are found in the cache again only if the whole model fits into it.
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else 0 if packed else 8
-    return Plan(kernel, rows, vectors, columns, height, depth, unroll, parts, ahead, packed)
+    return Plan(kernel, rows, vectors, columns // width, height // rows, depth, unroll, parts, ahead, packed)
 
 
 def _skips_zeros(product: Product, unit: Unit) -> bool:
@@ -243,8 +257,7 @@ def plan_skipping(product: Product, target: Target, kernel: MicroKernel) -> Plan
     most = min(target.vector_registers // 2, ceildiv(across, cores))
     vectors = ceildiv(across, ceildiv(across, most))
     width = vectors * kernel.lanes
-    columns = ceildiv(ceildiv(product.n, width), cores) * width
-    return Plan(kernel, 1, vectors, columns, height=1, depth=product.k, skips=True)
+    return Plan(kernel, 1, vectors, ceildiv(ceildiv(product.n, width), cores), tiles=1, depth=product.k, skips=True)
 
 
 def _is_far(product: Product, target: Target) -> bool:
@@ -269,17 +282,13 @@ def register_tile(
     `most_vectors` limits the width of a tile of one row.
     """
     m, across = product.m, ceildiv(product.n, lanes)
-    accumulators = target.vector_registers * 3 // 4
-    wide = accumulators // 3
     if m == 1:  # waits for memory: long stretches of the panel, as many for each core
         most = min(max(1, target.vector_registers * 3 // 8), most_vectors or across)
         share = max(1, ceildiv(across, cores))
         counts = range(max(1, min(most, share) // 2), min(most, share) + 1)
         return 1, min(counts, key=lambda v: (ceildiv(ceildiv(across, v), cores) * v, -v))
-    if m < wide:
-        vectors = min(across, accumulators // m, 8)
-        return m, ceildiv(across, ceildiv(across, vectors))
-    return model.Tiles(core_of(target), m, across, product.k, target.vector_registers).best()
+    tile, _ = model.Tiles(core_of(target), m, across, product.k, target.vector_registers).best
+    return tile["rows"], tile["vectors"]
 
 
 def _block(extent: int, limit: int) -> int:

@@ -1,0 +1,69 @@
+"""Loops of a statement that no schedule reaches, whose turns do not meet, become threads.
+
+    for r in 12:                    independent            for block in 3:             blockIdx.x
+      let start = starts[0]                                  for thread in 256:        threadIdx.x
+        for e in 64:                independent       ->       let r = (block * 256 + thread) // 64
+          new[r, start + e] = rows[r, e]                         let start = …
+
+An operator that is written as loops says so of them (`annotations={"independent": True}`); a processor runs them as
+they stand.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.expr.nodes import Expr, Var, index_expr, int_value
+from weft.loop.ir import For, Func, If, Let, Stmt
+from weft.loop.visit import Mutator
+
+NAME = "independent"
+THREADS = 256
+"""Threads of a block."""
+
+
+def bind_independent(func: Func) -> Func:
+    """The program with such loops bound; one whose extents are no numbers stays as it is."""
+    return func.replace(body=_Binder().stmt(func.body))
+
+
+class _Binder(Mutator):
+    def visit_For(self, s: For) -> Stmt:
+        """The outermost of such loops; what runs in threads is left."""
+        if s.kind == "thread":
+            return s
+        if not s.annotations.get(NAME) or s.kind != "serial":
+            return self.generic_stmt(s)
+        return _bound(s)
+
+
+def _bound(outermost: For) -> Stmt:
+    loops: list[For] = []
+    lets: list[Let] = []
+    body: Stmt = outermost
+    while True:
+        if isinstance(body, For) and body.annotations.get(NAME) and int_value(body.extent) is not None:
+            loops.append(body)
+            body = body.body
+        elif isinstance(body, Let) and loops:
+            lets.append(body)
+            body = body.body
+        else:
+            break
+    if not loops:
+        return outermost
+    total = math.prod(int_value(loop.extent) or 0 for loop in loops)
+    threads, block, thread = min(THREADS, total), Var("block"), Var("thread")
+    flat: Expr = block * threads + thread
+    inner: Stmt = body
+    for let in reversed(lets):
+        inner = Let(let.var, let.value, inner)
+    step = 1
+    for loop in reversed(loops):
+        size = int_value(loop.extent) or 1
+        inner = Let(loop.var, flat // step % size, inner)
+        step *= size
+    if total % threads:
+        inner = If(flat < index_expr(total), inner)
+    made = For(thread, threads, inner, "thread", "threadIdx.x")
+    return For(block, -(-total // threads), made, "thread", "blockIdx.x")
