@@ -84,7 +84,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         _show_fused(module, screen)
         return 0
     stage, language = _stage(given.stage, module.target)
-    chosen = choose(list(kernels(module)), given.kernel)
+    has_stage = [one for one in kernels(module) if given.stage in STAGES or one.target.name == module.target.name]
+    chosen = choose(has_stage, given.kernel)
     if screen.as_json:
         screen.figures({"kernels": [{"kernel": one.title, given.stage: stage(one)} for one in chosen]})
         return 0
