@@ -213,10 +213,12 @@ def check_calls(program: Program, programs: Mapping[str, DeviceProgram]) -> None
 
 
 def _check_program(program: DeviceProgram) -> None:
-    known = {p.name for p in program.parameters} | {w.name for w in program.workspaces}
+    rooms = {p.name: p.bytes for p in program.parameters} | {w.name: w.bytes for w in program.workspaces}
+    known = set(rooms)
     for kernel in program.kernels:
         if (
             not 1 <= math.prod(kernel.block) <= MOST_THREADS
             or not set(kernel.params) <= known | kernel.constants.keys()
+            or any(m.bytes > rooms.get(m.source, 0) for m in kernel.maps)
         ):
             raise ModuleFileError(f"the kernel {kernel.name[:80]} cannot be launched like this")

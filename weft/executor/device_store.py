@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Workspace
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, TensorMap, Workspace
 from weft.core.dtypes import dtype
 
 
@@ -26,11 +26,26 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
             "parameters": [[p.name, p.dtype.name, p.is_written, p.elements] for p in program.parameters],
             "workspaces": [[w.name, w.dtype.name, w.elements] for w in program.workspaces],
             "kernels": [
-                [k.name, k.grid, k.block, k.shared_bytes, k.dynamic_shared_bytes, k.params, dict(k.constants), k.waits]
+                [
+                    k.name,
+                    k.grid,
+                    k.block,
+                    k.shared_bytes,
+                    k.dynamic_shared_bytes,
+                    k.params,
+                    dict(k.constants),
+                    k.waits,
+                    *_maps(k),
+                ]  # fmt: skip
                 for k in program.kernels
             ],
         }
     return {"pieces": list(pieces), "programs": rows}
+
+
+def _maps(kernel: DeviceKernel) -> list[Any]:
+    """The field of a kernel's maps, where it has some."""
+    return [[[m.source, m.element_bytes, m.shape, m.strides, m.box] for m in kernel.maps]] if kernel.maps else []
 
 
 def programs_seal(row: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> str:
@@ -59,10 +74,12 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
 
 
 def _kernel(
-    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: bool = False
-) -> DeviceKernel:
+    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: bool = False,
+    maps: Any = (),
+) -> DeviceKernel:  # fmt: skip
     x, y, z = (int(size) for size in grid)
     a, b, c = (int(size) for size in block)
     values = {str(key): int(value) for key, value in constants.items()}
     names = tuple(map(str, params))
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits))
+    seen = tuple(TensorMap(str(of), int(size), *[tuple(map(int, n)) for n in numbers]) for of, size, *numbers in maps)
+    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits), seen)

@@ -42,12 +42,13 @@ class Either:
 SIGNED = object()
 _SHAPE = [int]
 _GRAPH = {"text": str, "constants": {str: int}}
+_KERNEL = (str, (int, int, int), (int, int, int), int, int, [str], {str: int}, bool)
 _PROGRAM = {
     "name": str,
     "pieces": [int],
     "parameters": [(str, str, bool, int)],
     "workspaces": [(str, str, int)],
-    "kernels": [(str, (int, int, int), (int, int, int), int, int, [str], {str: int})],
+    "kernels": [Either(_KERNEL, (*_KERNEL, [(str, int, _SHAPE, _SHAPE, _SHAPE)]))],
 }
 _STEP = Either(
     {

@@ -133,6 +133,8 @@ class Context:
         self.threads: dict[str, str] = {}
         self.shared: list[tuple[Buffer, str, int]] = []
         self.heap: list[str] = []
+        self.maps: dict[tuple[Buffer, tuple[tuple[int, ...], ...]], str] = {}
+        """The C names of tensors' maps: a parameter, its shape and strides, and a box of it."""
         self.given: int | None = None
         """Bytes that are in use of the memory that the caller gives; None where there is none."""
         self.most_given = 0
@@ -238,6 +240,14 @@ class Context:
         """How many elements one slot of a buffer's scope holds."""
         assert self.module.machine is not None
         return max(1, int(self.module.machine.scopes[buffer.scope].slot_bytes) // buffer.dtype.bytes)
+
+    def tensor_map(self, buffer: Buffer, *seen: tuple[int, ...]) -> str:
+        """The C name of the parameter that tells a copy engine about a buffer."""
+        self.helper("weft_tensor_map", "struct __align__(64) weft_tensor_map { uint64_t words[16]; };")
+        key = (buffer, seen)
+        if key not in self.maps:
+            self.maps[key] = self.fresh(f"{self.base(buffer)}_map")
+        return self.maps[key]
 
     def space(self, buffer: Buffer) -> str:
         """The address space of a pointer to a buffer's elements."""

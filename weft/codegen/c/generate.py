@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from weft.codegen.c import calls, expressions, statements, types
 from weft.codegen.c.context import Context, Emitter, Module
 from weft.codegen.c.dialects import BARE, PLAIN, Dialect
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, Workspace
+from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, TensorMap, Workspace
 from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
@@ -28,6 +28,7 @@ from weft.loop.ir import Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
 
+Maps = tuple[tuple[Buffer, tuple[tuple[int, ...], ...]], ...]
 PARAMETER_ALIGNMENT = 16
 """Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
 
@@ -58,17 +59,19 @@ def generate(
     module = _module(dialect, machine, intrinsics)
     module.overlay = func.annotations.get("shared_overlay", ())
     written = _written(func.body)
-    made: dict[str, tuple[int, int]] = {}
+    made: dict[str, tuple[int, int, Maps]] = {}
     kernels: list[DeviceKernel] = []
     for launch in host.launches:
         if launch.name not in made:
             made[launch.name] = _kernel(module, launch, set(func.size_vars))
-        shared_bytes, dynamic = made[launch.name]
+        shared_bytes, dynamic, seen = made[launch.name]
         constants = {names[var]: value for var, value in launch.constants.items()}
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
+        maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, *given) for buffer, given in seen)
         waits = bool(threads is not None and threads.overlaps_launches)
-        kernels.append(DeviceKernel(launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits))
+        made_of = launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits, maps
+        kernels.append(DeviceKernel(*made_of))
     parameters = tuple(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))
         for p in (*func.params, *func.size_vars)
@@ -129,8 +132,8 @@ def _written(body: Stmt) -> set[Buffer | Var]:
     return found
 
 
-def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int]:
-    """Writes one kernel; how much shared memory it takes, and how much of that the launch must ask for."""
+def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, Maps]:
+    """Writes one kernel; the shared memory it takes, how much of that the launch must ask for, its tensors' maps."""
     c = Context(module)
     dialect = module.dialect
     c.fresh(launch.name)
@@ -153,11 +156,12 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int]:
             _read_scalar(c, param)
     c.run(launch.body)
     shared, dynamic = _declare_shared(c, module.overlay)
+    parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     facts = getattr(module.machine, "threads", None)
     first = [_WAIT] if facts is not None and facts.overlaps_launches else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
-    return shared, dynamic
+    return shared, dynamic, tuple(c.maps)
 
 
 _WAIT = '  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");'

@@ -60,6 +60,23 @@ def _known_bytes(name: str, elements: Size, dtype: DType) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How a copy engine sees a parameter: a tensor, of which it copies boxes in swizzled lines of 128 bytes."""
+
+    source: str
+    element_bytes: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """From one element to the next along each dimension, in elements; the last is 1."""
+    box: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the tensor reaches over."""
+        return (1 + sum((size - 1) * step for size, step in zip(self.shape, self.strides))) * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceKernel:
     """One launch of one kernel function; the same function may be launched several times."""
 
@@ -78,6 +95,8 @@ class DeviceKernel:
     """Arguments with a value of this launch: variables of loops that run on the host."""
     waits: bool = False
     """Whether it waits by itself for what was launched before it: it may be launched while that runs."""
+    maps: tuple[TensorMap, ...] = ()
+    """Further arguments, after the others."""
 
     def with_sizes(self, values: Mapping[str, int]) -> DeviceKernel:
         """The same launch with its grid as numbers."""

@@ -31,8 +31,9 @@ from weft.loop.interpreter.emitter import Value, literal
 from weft.loop.interpreter.expressions import FALSE, TRUE, Expressions, float_code
 from weft.loop.interpreter.failures import Failures
 from weft.loop.interpreter.memory import Memory, Pointer, compact_strides, memory_size, new_memory
+from weft.loop.interpreter.placement import BLOCKING
 from weft.loop.interpreter.statements import Statements
-from weft.loop.interpreter.threads import Wait, run_group
+from weft.loop.interpreter.threads import Wait, run_all, run_group
 from weft.loop.interpreter.values import element_type, run_time_names, to_python
 from weft.loop.ir import Block, Func
 from weft.loop.passes.decompose_init import decompose_init
@@ -44,13 +45,16 @@ EFFECTS: dict[str, Callable[..., Any]] = {}
 """The meaning of calls that are not pure, by name: functions on Pointers (for Address) and Python numbers."""
 
 
-def register_effect(name: str, function: Callable[..., Any]) -> None:
+def register_effect(name: str, function: Callable[..., Any], blocks: bool = False) -> None:
     """Gives a call of this name a meaning in the interpreter.
 
     The function gets a `Pointer` for each Address argument, a numpy array for a vector, a Python number for any other.
-    It may write through `pointer.view(shape)`. What it returns is the value of the call where that is used.
+    It may write through `pointer.view(shape)`. What it returns is the value of the call where that is used. One that
+    blocks returns whether a thread may go on: others run until then.
     """
     EFFECTS[name] = function
+    if blocks:
+        BLOCKING.add(name)
 
 
 def _report(wrong: Any, *place: Any) -> None:
@@ -143,10 +147,11 @@ def _compile(source: str, translator: Statements, func: Func) -> Callable[[], No
     namespace = {
         **run_time_names(),
         **translator.namespace,
-        "K": [0],
+        "K": [0, 0],
         "Pointer": Pointer,
         "Wait": Wait,
         "run_group": run_group,
+        "run_all": run_all,
         "new_memory": new_memory,
         "instances": _instances,
         "compact_strides": compact_strides,

@@ -47,7 +47,7 @@ def memory_size(shape: Sequence[int], strides: Sequence[int], kind: DType) -> in
 class Memory:
     """The elements of one instance of a buffer."""
 
-    __slots__ = ("buffer", "strides", "data", "view", "initialized", "writer", "readers")
+    __slots__ = ("buffer", "strides", "data", "view", "initialized", "writer", "readers", "notes")
 
     def __init__(
         self,
@@ -65,6 +65,7 @@ class Memory:
         self.initialized = bytearray(len(data)) if undefined else None
         self.writer = [0] * len(data) if levels else []
         self.readers = [[0] * len(data) for _ in range(levels)]
+        self.notes: dict[Any, Any] = {}
 
 
 def new_memory(buffer: Buffer, shape: tuple[int, ...], strides: tuple[int, ...], check: bool, levels: int) -> Memory:
@@ -92,6 +93,11 @@ class Pointer:
         self._memory = memory
         self._times = times
         self._check = check
+
+    @property
+    def notes(self) -> dict[Any, Any]:
+        """What effect functions keep about this memory, from call to call."""
+        return self._memory.notes
 
     @property
     def array(self) -> np.ndarray[Any, Any]:

@@ -19,6 +19,9 @@ from weft.loop.interpreter.emitter import is_local, is_shared
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 
+BLOCKING: set[str] = set()
+"""Names of calls that let a thread wait until another one did something."""
+
 
 class Allocation(NamedTuple):
     """One intermediate: the loops around all its uses, and whose instance it is: of each thread, of each vthread."""
@@ -123,6 +126,11 @@ def is_barrier(stmt: Stmt) -> bool:
     return isinstance(stmt, Evaluate) and isinstance(stmt.value, Call) and stmt.value.name == "barrier"
 
 
+def is_blocking(stmt: Stmt) -> bool:
+    """Whether this is a call that may let a thread wait."""
+    return isinstance(stmt, Evaluate) and isinstance(stmt.value, Call) and stmt.value.name in BLOCKING
+
+
 class Waits:
     """Which statements make a thread wait: barriers, and in a scheduled program sequences of blocks."""
 
@@ -151,7 +159,7 @@ class Waits:
         """Whether a thread that runs this may wait in it."""
         known = self._waits.get(id(stmt))
         if known is None:
-            known = is_barrier(stmt) or (isinstance(stmt, Seq) and self.between(stmt))
+            known = is_barrier(stmt) or is_blocking(stmt) or (isinstance(stmt, Seq) and self.between(stmt))
             known = known or any(self.inside(child) for child in child_stmts(stmt))
             self._waits[id(stmt)] = known
         return known

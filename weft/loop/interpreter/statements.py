@@ -28,6 +28,7 @@ from weft.loop.interpreter.placement import (
     Allocation,
     Waits,
     is_barrier,
+    is_blocking,
     place_intermediates,
     shared_inside,
     written_buffers,
@@ -198,10 +199,10 @@ class Statements(Expressions):
             if level.cell is not None:
                 self.emit(f"{level.start}, {level.mine} = {level.cell}")
 
-    def wait(self, explicit: bool) -> None:
+    def wait(self, explicit: bool, blocked: bool = False) -> None:
         """Lines that wait for the other threads."""
         key = [*self.path, "0"] if explicit else self.path
-        self.emit(f"yield Wait(({''.join(f'{part}, ' for part in key)}), {explicit})")
+        self.emit(f"yield Wait(({''.join(f'{part}, ' for part in key)}), {explicit}, {blocked})")
         self.refresh()
 
     def _thread_loop(self, s: For) -> None:
@@ -268,7 +269,7 @@ class Statements(Expressions):
             self.emit(f"yield from run_group({arguments})")
             self.refresh()
         else:
-            self.emit(f"for _ in run_group({arguments}): pass")
+            self.emit(f"run_all(run_group({arguments}), {place!r}, K)")
 
     # --------------------------------------------------------------------------------------- other compositions
 
@@ -305,6 +306,12 @@ class Statements(Expressions):
         if is_barrier(s):
             if self.in_threads:
                 self.wait(True)
+            return
+        if is_blocking(s) and self.in_threads:
+            with self.indented("while True:"):
+                self.emit(f"if {self.effect(s.value).code}: break")
+                self.wait(False, True)
+            self.emit("K[1] += 1")
             return
         if type(s.value) is Call and s.value.name not in PURE:
             self.effect(s.value, used=False)

@@ -5,7 +5,8 @@ statements and values of serial loops, outermost first), so that keys compare in
 (one thread loop) runs its members one after the other up to their next wait, then lets go those that wait earliest.
 An explicit barrier lets go only when every member waits at it; an implicit one (between the statements of a scheduled
 program) lets go the earliest, so that a thread which skipped a statement waits until the others are done with it.
-Groups nest: an inner group waits, as a whole, where its earliest members wait.
+Groups nest: an inner group waits, as a whole, where its earliest members wait. A blocked thread waits for what another
+one does, not for its arrival: it looks again whenever the others wait; when all of them only look, they never end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Wait(NamedTuple):
 
     key: tuple[int, ...]
     explicit: bool
+    blocked: bool = False
 
 
 Thread = Generator[Wait, None, None]
@@ -63,10 +65,26 @@ def run_group(
                 waiting.pop(index, None)
         if not waiting:
             return
-        earliest = min(wait for _, wait in waiting.values())
-        running = [(index, waiting[index][0]) for index in sorted(waiting) if waiting[index][1] == earliest]
+        earliest = min((wait.blocked, *wait) for _, wait in waiting.values())[1:]
+        earliest = Wait(*earliest)
+        looking = [index for index in sorted(waiting) if waiting[index][1].blocked]
+        there = [index for index in sorted(waiting) if waiting[index][1] == earliest and not earliest.blocked]
+        if earliest.explicit and looking and len(there) != count:
+            earliest, there = waiting[looking[0]][1], []
+        running = [(index, waiting[index][0]) for index in sorted({*looking, *there})]
         if earliest.explicit and len(running) != count:
             arrived = [index for index, _ in running]
             others = [index for index in range(count) if index not in set(arrived)]
             raise _divergent(tag, var, place, arrived, others, not any(index in waiting for index in others))
         yield earliest
+
+
+def run_all(group: Thread, place: str, clock: list[int]) -> None:
+    """Runs the threads of a block to their ends; `clock[1]` counts how often a blocked one went on."""
+    before = -1
+    for wait in group:
+        if wait.blocked and clock[1] == before:
+            raise InterpreterError(
+                f"deadlock in {place}: every thread that has not finished waits for an arrival that never comes"
+            )
+        before = clock[1] if wait.blocked else -1

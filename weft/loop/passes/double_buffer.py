@@ -21,7 +21,7 @@ next is no longer in use.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from weft.core import model
@@ -54,11 +54,11 @@ def double_buffer(func: Func) -> Func:
     marked = any(isinstance(s, For) and any(map(s.annotations.get, marks)) for s in walk_stmts(func.body))
     if not wanted and not marked:
         return func
-    func = _Lift().func(rename_repeated(func))
-    plans: dict[For, _Plan] = {}
+    func = lift(rename_repeated(func))
+    plans: dict[For, Plan] = {}
     taken: set[Buffer] = set()
     for loop in [s for s in walk_stmts(func.body) if isinstance(s, For) and s.kind == "serial"]:
-        plan = _plan(func, loop, wanted)
+        plan = plan_of(func, loop, wanted)
         if plan is not None and not taken & set(plan.halves):
             plans[loop] = plan
             taken |= set(plan.halves)
@@ -68,6 +68,11 @@ def double_buffer(func: Func) -> Func:
     copied += [name for loop, plan in plans.items() if plan.is_async for name in _before(loop)]
     made = _Doubler(plans, Names(func)).func(func)
     return made.replace(annotations={**made.annotations, "async_copy": copied}) if copied else made
+
+
+def lift(func: Func) -> Func:
+    """The program whose pipelined loops have their memory around them."""
+    return _Lift().func(func)
 
 
 class _Lift(Mutator):
@@ -90,7 +95,7 @@ class _Lift(Mutator):
         return lifted
 
 
-class _Plan:
+class Plan:
     """What is done to one loop: the statements that fill, the statements that use, and the doubled buffers."""
 
     __slots__ = ("fill", "use", "halves", "barrier", "stages", "lag", "is_async", "in_registers")
@@ -127,9 +132,9 @@ def _repeated(buffer: Buffer, times: int) -> Buffer:
     return buffer.replace(shape=(times, *buffer.shape), strides=strides)
 
 
-def _plan(func: Func, loop: For, wanted: set[str]) -> _Plan | None:
+def plan_of(func: Func, loop: For, wanted: Collection[str] = ()) -> Plan | None:
     """How to double the buffers that this loop fills, or None where the pattern is not there."""
-    names = _names(loop, wanted)
+    names = _names(loop, set(wanted))
     outside = {s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate)}
     outside -= {s.buffer for s in walk_stmts(loop.body) if isinstance(s, Allocate)}
     parts = [part for part in statements(loop.body) if not is_barrier(part)]
@@ -146,7 +151,7 @@ def _plan(func: Func, loop: For, wanted: set[str]) -> _Plan | None:
     if not filled or not use or not _legal(func, loop, fill, use, filled, bool(barriers)):
         return None
     halves = {b: _repeated(b, _stages(loop)) for b in sorted(filled, key=lambda b: b.name)}
-    return _Plan(fill, use, halves, barriers[0] if barriers else None, loop)
+    return Plan(fill, use, halves, barriers[0] if barriers else None, loop)
 
 
 def _names(loop: For, wanted: set[str]) -> set[str] | None:
@@ -184,7 +189,7 @@ def _union(sets: Iterable[set[Buffer]]) -> set[Buffer]:
 
 
 class _Doubler(Mutator):
-    def __init__(self, plans: dict[For, _Plan], names: Names) -> None:
+    def __init__(self, plans: dict[For, Plan], names: Names) -> None:
         self.plans = plans
         self.names = names
         self.halves = {old: new for plan in plans.values() for old, new in plan.halves.items()}
@@ -210,8 +215,8 @@ class _Doubler(Mutator):
         ahead = add(s.var, index_expr(distance))
         fill = seq(*[self.stmt(part) for part in plan.fill])
         use = seq(*[self.stmt(part) for part in plan.use])
-        now = _Half(plan.halves, floormod(s.var, stages)).stmt(use)
-        half_ahead = _Half(plan.halves, floormod(ahead, stages)).stmt(_shift(fill, s, ahead, self.names))
+        now = Half(plan.halves, floormod(s.var, stages)).stmt(use)
+        half_ahead = Half(plan.halves, floormod(ahead, stages)).stmt(_shift(fill, s, ahead, self.names))
         commit = _call(COMMIT) if plan.is_async else None
         wait = _call(WAIT, distance - 1) if plan.is_async else None
         first = [part for at in range(distance) for part in (self._first(plan, s, fill, at), commit)]
@@ -222,12 +227,12 @@ class _Doubler(Mutator):
         # around again, the first fill must wait for the last use of the round before
         return seq(plan.barrier if self.repeated else None, *first, loop)
 
-    def _first(self, plan: _Plan, loop: For, fill: Stmt, at: int) -> Stmt | None:
+    def _first(self, plan: Plan, loop: For, fill: Stmt, at: int) -> Stmt | None:
         """A fill before the loop; none where the loop is shorter."""
         extent = int_value(loop.extent)
         if extent is not None and extent <= at and extent > 0:
             return None
-        made = _Half(plan.halves, index_expr(at)).stmt(Copier(self.names, {loop.var: index_expr(at)}).stmt(fill))
+        made = Half(plan.halves, index_expr(at)).stmt(Copier(self.names, {loop.var: index_expr(at)}).stmt(fill))
         return make_if(less(index_expr(at), loop.extent), made) if extent is None or extent == 0 else made
 
 
@@ -245,7 +250,7 @@ def _shift(fill: Stmt, loop: For, ahead: Expr, names: Names) -> Stmt:
     return Copier(names, {loop.var: ahead}).stmt(fill)
 
 
-class _Half(Mutator):
+class Half(Mutator):
     """Accesses of a doubled buffer name the half first."""
 
     def __init__(self, halves: dict[Buffer, Buffer], half: Expr) -> None:
@@ -253,6 +258,7 @@ class _Half(Mutator):
         self.half = half
 
     def visit_Load(self, e: Load) -> Expr:
+        """A load of a doubled buffer."""
         indices = map_all(e.indices, self.expr)
         made = self.halves.get(e.buffer)
         if made is None:
@@ -260,11 +266,13 @@ class _Half(Mutator):
         return Load(made, (self.half, *indices))
 
     def visit_Address(self, e: Address) -> Expr:
+        """An address in one."""
         indices = map_all(e.indices, self.expr)
         made = self.halves.get(e.buffer)
         return Address(e.buffer, indices, e.mode) if made is None else Address(made, (self.half, *indices), e.mode)
 
     def visit_Store(self, s: Store) -> Stmt:
+        """A store to one."""
         done = self.generic_stmt(s)
         assert isinstance(done, Store)
         made = self.halves.get(s.buffer)

@@ -232,7 +232,12 @@ class CudaExecutable(LoadedProgram):
         """A launch with its arguments."""
         self.device.context.activate()
         function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
-        return BoundLaunch(self.device, function, kernel, kernel_arguments(kernel, given, ctypes.c_int64, _passed))
+        values = kernel_arguments(kernel, given, ctypes.c_int64, _passed)
+        for one in kernel.maps:
+            values.append(
+                driver.tensor_map(address_of(given[one.source]), one.element_bytes, one.shape, one.strides, one.box)
+            )
+        return BoundLaunch(self.device, function, kernel, values)
 
 
 def _passed(value: Any) -> Any:

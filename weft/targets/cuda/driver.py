@@ -289,6 +289,27 @@ class Module(_Owned):
         return found
 
 
+_BY_BYTES = {1: 0, 2: 1, 4: 2}
+_SWIZZLE_128, _PROMOTION_256 = 3, 3
+
+
+def tensor_map(
+    address: int, element_bytes: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]
+) -> Any:
+    """What the copy engine knows a tensor by, for boxes of it in swizzled lines, zero beyond the tensor."""
+    room, rank = (ctypes.c_char * 192)(), len(shape)
+    skipped = -ctypes.addressof(room) % 64
+    dimensions = (ctypes.c_uint64 * rank)(*reversed(shape))
+    steps = (ctypes.c_uint64 * max(rank - 1, 1))(*[step * element_bytes for step in reversed(strides[:-1])])
+    boxes, ones = (ctypes.c_uint32 * rank)(*reversed(box)), (ctypes.c_uint32 * rank)(*[1] * rank)
+    made = (ctypes.c_char * 128).from_buffer(room, skipped)
+    _call(
+        "cuTensorMapEncodeTiled", made, _BY_BYTES[element_bytes], rank, ctypes.c_void_p(address), dimensions, steps,
+        boxes, ones, 0, _SWIZZLE_128, _PROMOTION_256, 0, doing=f"describing a tensor of {tuple(shape)}",
+    )  # fmt: skip
+    return made
+
+
 class Function(_Owned):
     """One kernel; it belongs to its module."""
 

@@ -30,6 +30,7 @@ from weft.core.dtypes import INDEX, INT32, dtype
 from weft.core.errors import TargetError
 from weft.expr.nodes import (
     LT,
+    TRUE,
     Add,
     Address,
     Buffer,
@@ -39,6 +40,7 @@ from weft.expr.nodes import (
     Expr,
     Load,
     Mul,
+    Select,
     Sub,
     Var,
     add,
@@ -47,13 +49,15 @@ from weft.expr.nodes import (
     floormod,
     index_expr,
     int_value,
+    logical_and,
     mul,
     sub,
 )
-from weft.expr.visit import substitute, uses_any
+from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import linear
+from weft.loop.regions import conjuncts
 from weft.loop.visit import Mutator
 from weft.targets.cuda import mma, wgmma
 
@@ -61,6 +65,7 @@ FRAGMENT = "fragment"
 """The annotation of a loop over "rows" or "columns" of tiles."""
 HELD, MAX, SUM = f"{wgmma.DOT}held_", "wgmma_row_max", "wgmma_row_sum"
 GET, SET, PAIR, POWER = "fragment_get", "fragment_set", "fragment_pair", "fragment_power"
+QUAD = "fragment_quad"
 
 # ------------------------------------------------------------------------------------------------------- emitting
 
@@ -161,6 +166,27 @@ def _pair(c: Context, call: Call) -> str:
     return f"weft_store_pair<{c.element_type(buffer)}>({c.pointer(call.args[0])}, {texts})"
 
 
+def _quad(c: Context, call: Call) -> str:
+    """Eight neighbours in memory, of four threads that have two of each of four eights."""
+    buffer = call.args[0].buffer  # type: ignore[attr-defined]
+    c.helper(
+        "weft_store_quad",
+        """DEVICE void weft_store_quad(void *to, bool there, uint16_t a0, uint16_t a1, uint16_t b0, uint16_t b1,
+    uint16_t c0, uint16_t c1, uint16_t d0, uint16_t d1) {
+  const uint32_t odd = threadIdx.x & 1u, high = threadIdx.x & 2u;
+  const uint32_t a = a0 | ((uint32_t)a1 << 16), b = b0 | ((uint32_t)b1 << 16), c = c0 | ((uint32_t)c1 << 16),
+                 d = d0 | ((uint32_t)d1 << 16);
+  const uint32_t p = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1), q = __shfl_xor_sync(0xffffffffu, odd ? c : d, 1);
+  const uint32_t e = odd ? p : a, f = odd ? b : p, g = odd ? q : c, h = odd ? d : q;
+  const uint32_t r = __shfl_xor_sync(0xffffffffu, high ? e : g, 2), s = __shfl_xor_sync(0xffffffffu, high ? f : h, 2);
+  struct alignas(16) Words { uint32_t w, x, y, z; };
+  if (there) *(Words *)to = high ? Words{r, s, g, h} : Words{e, f, r, s};
+}""",
+    )
+    texts = ", ".join(to_memory(c.value(e), buffer.dtype) for e in call.args[2:])
+    return f"weft_store_quad({c.pointer(call.args[0])}, {c.value(call.args[1])}, {texts})"
+
+
 def _power(c: Context, call: Call) -> str:
     return quick(c, "exp2", c.value(call.args[0]))
 
@@ -172,6 +198,7 @@ EMITTERS: Mapping[str, Emitter] = {
     GET: _get,
     SET: _set,
     PAIR: _pair,
+    QUAD: _quad,
     POWER: _power,
     **{f"{HELD}{name}": _held(kind) for name, kind in NARROW.items()},
 }
@@ -282,6 +309,9 @@ class _Own(Mutator):
         self.columns[s.var] = add(mul(group, index_expr(4)), one)
         place = add(add(mul(group, index_expr(8)), mul(floormod(lane, index_expr(4)), index_expr(2))), one)
         paired = self._pair(s)
+        if isinstance(paired, For):
+            del self.columns[s.var]
+            return paired
         if paired is not None:
             inner: Stmt = Let(s.var, substitute(place, {one: index_expr(0)}), paired)
         else:
@@ -293,7 +323,7 @@ class _Own(Mutator):
         """Two neighbouring columns that are stored to memory, as one store; None where they are not such."""
         store, tests = s.body, list[Expr]()
         while isinstance(store, If) and store.otherwise is None:
-            tests.append(store.condition)
+            tests += conjuncts(store.condition)
             store = store.then
         if not isinstance(store, Store) or store.buffer.scope != "global" or store.predicate is not None:
             return None
@@ -301,6 +331,10 @@ class _Own(Mutator):
         even = form.constant % 2 == 0 and all(n % 2 == 0 for v, n in form.terms.items() if v is not s.var)
         if form.terms.get(s.var) != 1 or not even or not all(_in_pairs(test, s.var) for test in tests):
             return None
+        if store.buffer.dtype.bytes == 2 and int_value(s.extent) % 32 == 0:  # type: ignore[operator]
+            eighths = all(n % 8 == 0 for n in (form.constant, *[n for v, n in form.terms.items() if v is not s.var]))
+            if eighths and all(_in_pairs(test, s.var, 8) for test in tests):
+                return self._quads(s, store, tests)
         values = []
         whole, column = self.columns[s.var], s.var
         for at in (0, 1):
@@ -313,6 +347,31 @@ class _Own(Mutator):
         for test in reversed(tests):
             made = If(self.expr(test), made)
         return made
+
+    def _quads(self, s: For, store: Store, tests: list[Expr]) -> For:
+        """Four threads of a row exchange pairs of 32 columns, so that each stores 8 neighbours at a time."""
+        assert self.thread is not None
+        column, four, fourth = s.var, Var(f"{s.var.name}_four"), floormod(self.thread, index_expr(4))
+
+        def put(e: Expr, group: Expr, inside: Expr) -> Expr:
+            """An expression at a place among the 32 columns."""
+            at = add(mul(add(mul(four, index_expr(4)), group), index_expr(8)), inside)
+            return substitute(self.expr(e), {column: at})
+
+        def there(group: Expr, inside: Expr) -> Expr:
+            return logical_and(*[put(test, group, inside) for test in tests]) if tests else TRUE
+
+        values, twice = [], mul(fourth, index_expr(2))
+        for group in map(index_expr, range(4)):
+            for one in (0, 1):
+                self.columns[column] = add(mul(add(mul(four, index_expr(4)), group), index_expr(4)), index_expr(one))
+                e = substitute(store.value, {column: add(column, index_expr(1))}) if one else store.value
+                value = put(e, group, twice)
+                reads = tests and any(isinstance(node, Load) for node in walk(value))
+                values.append(Select(there(group, twice), value, Const(0.0, value.dtype)) if reads else value)
+        place = Address(store.buffer, [put(store.indices[0], fourth, index_expr(0))], "w")
+        made = Evaluate(Call(QUAD, (place, there(fourth, index_expr(0)), *values), INT32))
+        return For(four, int_value(s.extent) // 32, made, "unrolled")  # type: ignore[operator]
 
     def visit_Load(self, e: Load) -> Expr:
         """An element of a tile, in the thread's registers."""
@@ -360,14 +419,15 @@ def _at(column: Expr, one: int) -> Expr:
     return add(column.a, index_expr(one))
 
 
-def _in_pairs(test: Expr, column: Var) -> bool:
-    """Whether a test holds for both of two neighbouring columns, from an even one on, or for none."""
+def _in_pairs(test: Expr, column: Var, many: int = 2) -> bool:
+    """Whether a test holds for all of two (or so many) neighbouring columns, from an even one on, or for none."""
     if not uses_any(test, {column}):
         return True
     if not isinstance(test, LT) or int_value(_wide(test.b)) is None:
         return False
     form = linear(_wide(test.a))
-    return form.terms == {column: 1} and (int_value(_wide(test.b)) - form.constant) % 2 == 0  # type: ignore[operator]
+    even = all(factor % many == 0 for term, factor in form.terms.items() if term is not column)
+    return form.terms.get(column) == 1 and even and (int_value(_wide(test.b)) - form.constant) % many == 0  # type: ignore[operator]
 
 
 def _wide(e: Expr) -> Expr:

@@ -9,14 +9,18 @@ from weft.codegen.c.dialects import CUDA
 from weft.codegen.c.generate import generate as generate_c
 from weft.codegen.c.program import DeviceProgram
 from weft.loop.ir import Func
+from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import copies, fragments, mma, swizzle, wgmma
+from weft.targets.cuda import bulk, copies, fragments, mma, producer, swizzle, wgmma
 from weft.targets.gpu import pipeline
 
+_PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
 PASSES: pipeline.Passes = (
-    *pipeline.TO_STATEMENTS,
+    *pipeline.TO_STATEMENTS[:_PIPELINES],
+    producer.fetch_beside,
+    *pipeline.TO_STATEMENTS[_PIPELINES:],
     wgmma.begin_products,
     wgmma.overlap_products,
     overlay_shared,
@@ -35,7 +39,14 @@ def lower(func: Func, target: Target) -> Func:
 
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Emitters of asynchronous copies and tensor cores, by name."""
-    return {**copies.EMITTERS, **mma.EMITTERS, **wgmma.EMITTERS, **fragments.EMITTERS, **swizzle.EMITTERS}
+    return {
+        **bulk.EMITTERS,
+        **copies.EMITTERS,
+        **mma.EMITTERS,
+        **wgmma.EMITTERS,
+        **fragments.EMITTERS,
+        **swizzle.EMITTERS,
+    }
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from weft.codegen.c.context import Context
+from weft.core.errors import InterpreterError
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Ramp, add, index_expr, mul
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, Store
@@ -25,6 +26,8 @@ from weft.loop.passes.support import linear
 from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 
 SWIZZLE = "swizzle"
+FLYING = "flying"
+"""What the interpreter notes about a tile: which elements a copy is still on its way to, or none was ever."""
 LINE, CHUNK, LINES = 128, 16, 8
 ALWAYS = "wgmma_dot_"
 READERS = {"mma_load_": -1, ALWAYS: -2}
@@ -77,9 +80,9 @@ class _Swizzle(Mutator):
             return s
         args = list(call.args)
         order = next((argument for name, argument in READERS.items() if call.name.startswith(name)), None)
-        if order is None:
+        if order is None and not call.name.startswith("bulk_"):  # whose copies are in this order by themselves
             args = [self._written(a) for a in args]
-        elif any(isinstance(a, Address) and a.buffer in self.tiles for a in args[:2]):
+        elif order is not None and any(isinstance(a, Address) and a.buffer in self.tiles for a in args[:2]):
             args[order] = index_expr(1)
         return s if all(x is y for x, y in zip(args, call.args)) else Evaluate(Call(call.name, args, call.dtype))
 
@@ -112,7 +115,11 @@ def seen_by(tile: Any, shape: tuple[int, ...], strides: tuple[int, ...], order: 
     places = np.asarray(tile.offset)
     for size, stride in zip(shape, strides):
         places = places[..., None] + np.arange(size) * int(stride)
-    return tile.array[swizzled(places, CHUNK // tile.buffer.dtype.bytes)]
+    places = swizzled(places, CHUNK // tile.buffer.dtype.bytes)
+    flying = tile.notes.get(FLYING)
+    if flying is not None and flying[places].any():
+        raise InterpreterError(f"data race: {tile.buffer.name} is read before a copy to it has arrived: nobody waited")
+    return tile.array[places]
 
 
 def swizzled(place: Any, chunk: int) -> Any:

@@ -90,21 +90,22 @@ def kind_of(found: Product, target: Target) -> mma.Kind | None:
 
 def match_warps(unit: Unit) -> Sketch | None:
     """The sketch of a product by mma.sync; None where it is none of its."""
-    return _sketch(unit, WarpTiles)
+    return sketch_of(unit, WarpTiles)
 
 
 def match_groups(unit: Unit) -> Sketch | None:
     """The sketch of a product by wgmma; None where it is none of its."""
-    return _sketch(unit, GroupTiles) if nest.threads_of(unit.target).has_warpgroups else None
+    return sketch_of(unit, GroupTiles) if nest.threads_of(unit.target).has_warpgroups else None
 
 
-def _sketch(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
+def sketch_of(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
+    """The sketch of a product by a way to multiply tiles; None where it is none for that."""
     found = find_product(unit)
     kind = None if found is None else kind_of(found, unit.target)
     if found is None or kind is None:
         return None
     made = tiles(found, kind)
-    return made.sketch() if made.y >= fit.LEAST_Y and made.x >= fit.LEAST_X and made.k >= kind.depth else None
+    return made.sketch() if made.takes() else None
 
 
 # ----------------------------------------------------------------------------------------------- any matrix instruction
@@ -131,6 +132,10 @@ class MatrixTiles(Tiles):
         epilogue = product.unit.epilogue
         self.work = cost(epilogue.body.value) if epilogue is not None and isinstance(epilogue.body, Store) else 0
         """Arithmetic of the epilogue on each element."""
+
+    def takes(self) -> bool:
+        """Whether the product is one for this way."""
+        return self.y >= fit.LEAST_Y and self.x >= fit.LEAST_X and self.k >= self.kind.depth
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""
@@ -431,8 +436,11 @@ class GroupTiles(MatrixTiles):
         x_last, y_last = self.product.k_last
         for name, k_last in ((self.y_stage, y_last), (self.x_stage, x_last)):
             self._arrange(name, self._fetch_tile(accumulator, name, outer, bool(k_last)))
-        nest.fetch_ahead(accumulator, outer, self.point["stages"], lag=1)
+        self._fetch_ahead(accumulator, outer)
         accumulator.tensorize(inner_y, wgmma.dot_name(self.kind, not y_last, bool(x_last), self.point["width"]))
+
+    def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
+        nest.fetch_ahead(accumulator, step, self.point["stages"], lag=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- turning

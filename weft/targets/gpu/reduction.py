@@ -39,6 +39,11 @@ def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     return lambda rows, size: rows <= model.MOST_WAITING_ROWS
 
 
+def words_for_few_rows(target: Target) -> Callable[[int, int], tuple[str, int] | None]:
+    """What `few_bits` asks: words of weights, where few rows wait for them."""
+    return lambda rows, columns: ("uint32", 1) if rows <= model.MOST_WAITING_ROWS else None
+
+
 def is_contiguous(facts: Facts) -> bool:
     """Whether neighbours in memory are reduced into one element, in the largest of what is read."""
     main = main_load(facts)
@@ -113,7 +118,8 @@ def _is_worth_sharing(facts: Facts, target: Target) -> bool:
     """Whether several threads should share the reduction of one element."""
     machine = nest.threads_of(target)
     few = facts.points < model.SHARED_ELEMENTS * machine.multiprocessors * machine.warp
-    return facts.depth > model.SHARED_FROM and few
+    each = max(1, len(facts.loads) // 2)  # a turn may be several products: of the numbers in a word
+    return facts.depth * each > model.SHARED_FROM and few
 
 
 def _split(unit: Unit, parts: int) -> None:

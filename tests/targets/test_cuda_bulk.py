@@ -1,0 +1,216 @@
+"""Products whose operands the copy engine fetches: their meaning, and what the interpreter says of a missing wait.
+
+On a device: tests/executor/test_device_gpu.py and `python -m benchmarks.gpu`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.executor.fake_cuda import FakeDriver
+from tests.targets.test_cuda_warpgroups import HOPPER, calls, product
+from weft import te
+from weft.core.errors import InterpreterError
+from weft.executor.check_file import _check_program
+from weft.executor.device_store import programs_of, programs_row
+from weft.loop.interpreter import interpret
+from weft.loop.ir import Evaluate, For
+from weft.loop.verifier import verify
+from weft.loop.visit import Mutator, walk_stmts
+from weft.plan.planner import contractions_of, unit_of
+from weft.targets.cuda import bulk_tiles, driver, nvrtc, tensor_cores
+from weft.targets.gpu.product import find_product
+
+
+def lowered(
+    sizes,
+    turned=True,
+    blocks=2,
+    dtype="float16",
+    groups_y=1,
+    groups_x=1,
+    tiles_y=1,
+    width=64,
+    stages=3,
+    band=2,
+    copies=0,
+):
+    """A product by a point of the space on a machine of few multiprocessors; its schedule, and lowered."""
+    schedule, kind, reference = product(*sizes, turned, dtype)
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
+    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
+    tiles.machine = replace(tiles.machine, multiprocessors=blocks)
+    tiles.apply({"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width, "stages": stages,
+                 "band": band, "parts": 1, "copies": copies})  # fmt: skip
+    verify(schedule.func)
+    return schedule.func, HOPPER.lower(schedule.func), kind, reference
+
+
+def run(func, sizes, turned, kind, reference):
+    m, n, k = sizes
+    random = np.random.default_rng(m + n + k)
+    x = random.standard_normal((m, k)).astype(kind)
+    y = random.standard_normal((n, k) if turned else (k, n)).astype(kind)
+    made = np.full((m, n), 7, np.float32)
+    interpret(func, x, y, made, check=False)
+    np.testing.assert_allclose(made, reference(x.astype(np.float32), y.astype(np.float32)), rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "turned", "point"),
+    [
+        ((130, 72, 136), True, {"groups_y": 2}),  # edges of rows, columns and k; three tiles for two blocks
+        pytest.param(
+            (200, 200, 136), False, {"width": 128, "blocks": 3}, marks=pytest.mark.slow
+        ),  # columns in two boxes
+        pytest.param((70, 200, 136), False, {"groups_x": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
+        pytest.param((256, 128, 264), True, {"tiles_y": 2, "stages": 4}, marks=pytest.mark.slow),
+    ],
+)
+def test_products(sizes, turned, point):
+    schedule, func, *rest = lowered(sizes, turned, **point)
+    run(schedule, sizes, turned, *rest)
+    run(func, sizes, turned, *rest)
+    assert len(calls(func, "bulk_copy")) >= 2 and not calls(func, "copy_async")
+
+
+def test_blocks_stay_and_one_group_fetches():
+    _, func, *_ = lowered((256, 512, 256), groups_y=2, blocks=3)
+    (block,) = [s for s in walk_stmts(func.body) if isinstance(s, For) and (s.thread or "").startswith("blockIdx")]
+    assert int(block.extent.value) == 3
+    program = HOPPER.generate(func)
+    (kernel,) = program.kernels
+    assert kernel.block == (128, 1, 3) and [one.box for one in kernel.maps] == [(128, 64), (64, 64)]
+    assert "setmaxnreg.inc.sync.aligned.u32 240" in program.source and "__syncthreads" in program.source
+    assert program.source.count("__syncthreads()") == 1  # for the barriers of bytes; then threads wait for tiles alone
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, HOPPER.cpu)
+
+
+class _Without(Mutator):
+    """A program without the calls of a name whose printed form has a word."""
+
+    def __init__(self, name, word):
+        self.name, self.word, self.removed = name, word, 0
+
+    def visit_Evaluate(self, s):
+        if s.value.name != self.name or self.word not in repr(s.value):
+            return s
+        self.removed += 1
+        return Evaluate(te.const(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "found"),
+    [
+        ("bulk_wait", "full", "data race"),  # tiles are multiplied before they are there
+        ("bulk_wait", "empty", "data race|deadlock"),  # and filled anew before they were
+        ("bulk_arrive", "empty", "deadlock"),
+        ("bulk_expect", "full", "deadlock"),
+        ("bulk_init", "full", "before it was made one"),
+    ],
+)
+def test_a_wait_less_is_found(name, word, found):
+    sizes = (64, 64, 384)  # each part twice: a parity would not show it
+    _, func, *rest = lowered(sizes, blocks=1)
+    without = _Without(name, word)
+    broken = without.func(func)
+    assert without.removed
+    with pytest.raises(InterpreterError, match=found):
+        run(broken, sizes, True, *rest)
+
+
+@pytest.mark.parametrize(("sizes", "turned"), [((64, 67, 128), False), ((64, 64, 131), True)])
+def test_rows_that_are_no_whole_chunks_are_fetched_by_threads(sizes, turned):
+    _, func, *rest = lowered(sizes, turned)
+    assert not calls(func, "bulk_copy")
+    run(func, sizes, turned, *rest)
+
+
+def test_odd_rows_are_copied_first():
+    """A row of 131 elements begins where no copy may; copies of its tensor have rows of 192."""
+    sizes = (64, 64, 131)
+    _, func, *rest = lowered(sizes, copies=1)
+    program = HOPPER.generate(func)
+    assert len(program.kernels) == 3 and len(program.workspaces) == 2
+    assert [one.strides for one in program.kernels[-1].maps] == [(192, 1)] * 2
+    run(func, sizes, True, *rest)
+
+
+def test_maps_are_kept_with_a_program_and_checked():
+    _, func, *_ = lowered((128, 64, 128))
+    program = HOPPER.generate(func)
+    (again,) = programs_of(programs_row({"f": program})).values()
+    assert again.kernels[0].maps == program.kernels[0].maps
+    _check_program(again)
+    far = replace(again.kernels[0], maps=(replace(again.kernels[0].maps[0], shape=(1 << 20, 128)),))
+    with pytest.raises(Exception, match="cannot be launched"):
+        _check_program(replace(again, kernels=(far,)))
+
+
+def test_the_driver_is_told_what_lies_where(monkeypatch):
+    seen = []
+
+    class Driver(FakeDriver):
+        def _call(self, *arguments):
+            seen.append(arguments)
+
+    fake = Driver()
+    monkeypatch.setattr(driver, "_library", lambda: fake)
+    monkeypatch.setattr(FakeDriver, "_cuTensorMapEncodeTiled", Driver._call, raising=False)
+    made = driver.tensor_map(4096, 2, (3000, 1112), (1112, 1), (128, 64))
+    ((out, kind, rank, address, sizes, strides, box, steps, *rest),) = seen
+    assert ctypes.sizeof(made) == 128 and ctypes.addressof(out) % 64 == 0
+    assert (kind, rank, address.value, list(sizes), list(strides)) == (1, 2, 4096, [1112, 3000], [2224])
+    assert list(box) == [64, 128] and list(steps) == [1, 1] and rest == [0, 3, 3, 0]
+
+
+def convolution(n, h, w, c, o, r):
+    """A convolution of images whose channels lie together, edges filled with zeros."""
+    x, f = te.placeholder((n, h, w, c), "float16", name="X"), te.placeholder((o, r, r, c), "float16", name="F")
+    p, zero = r // 2, te.const(0.0, "float16")
+
+    def inside(b, y, z, k):
+        return te.if_then_else(te.all(y >= p, y < h + p, z >= p, z < w + p), x[b, y - p, z - p, k], zero)
+
+    filled = te.compute((n, h + 2 * p, w + 2 * p, c), inside, name="P") if p else x
+    a, b, k = te.reduce_axis((0, r), "a"), te.reduce_axis((0, r), "b"), te.reduce_axis((0, c), "k")
+
+    def body(i, y, z, q):
+        product = filled[i, y + a, z + b, k].astype("float32") * f[q, a, b, k].astype("float32")
+        return te.sum(product, axis=[a, b, k])
+
+    total = te.compute((n, h, w, o), body, name="C")
+    schedule = te.create_schedule(te.compute((n, h, w, o), lambda *at: total[at] * 0.5, name="D").op)
+    if p:
+        schedule["P"].compute_inline()
+    return schedule
+
+
+@pytest.mark.parametrize(
+    ("sizes", "box"),
+    [((1, 4, 16, 64, 64, 3), (1, 4, 16, 64)), ((1, 7, 9, 64, 64, 1), (64, 64)),
+     pytest.param((2, 8, 8, 128, 64, 3), (1, 8, 8, 64), marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_windows_of_images_are_boxes(sizes, box):
+    """With zeros beyond the image as the copy engine gives them; one place alone is a row of a matrix."""
+    n, h, w, c, o, r = sizes
+    schedule = convolution(*sizes)
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
+    point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1, "copies": 0}
+    bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
+    func = HOPPER.lower(schedule.func)
+    assert HOPPER.generate(func).kernels[0].maps[0].box == box
+    random, p = np.random.default_rng(0), r // 2
+    x, f = (random.standard_normal(shape).astype(np.float16) for shape in ((n, h, w, c), (o, r, r, c)))
+    wide = np.pad(x.astype(np.float32), ((0, 0), (p, p), (p, p), (0, 0)))
+    want = sum(wide[:, a : a + h, b : b + w] @ f[:, a, b].T.astype(np.float32) for a in range(r) for b in range(r))
+    made = np.full((n, h, w, o), 7, np.float32)
+    interpret(func, x, f, made, check=False)
+    np.testing.assert_allclose(made, want * 0.5, rtol=1e-3, atol=1e-2)

@@ -1,0 +1,383 @@
+"""Boxes of tensors copied into shared memory by Hopper's copy engine (TMA), and the barriers that count their bytes.
+
+    for r in range(128): for c in range(64):                   bulk_copy(address(t[0, 0]), address(A), address(full[s]),
+        t[r, c] = A[i + r, k + c] if … else 0            ->              2, 4096, 1024, 1024, 1, 128, 64, i, k)
+
+One thread asks for a whole box, of lines of 128 bytes, which arrive in the order of `swizzle`; what lies outside of the
+tensor is zero. Barriers in shared memory ("full", "empty") have phases: one ends when as many threads have arrived as
+were announced, and all bytes that they expected. `bulk_wait` waits until the phase of a parity has ended.
+
+    bulk_init(bar, n, count, tile…)      n barriers, at which `count` arrivals end a phase; tiles are filled by copies
+    bulk_expect(bar, bytes)       arrives, and lets the phase wait for so many bytes
+    bulk_copy(to, from, bar, rank, shape…, strides…, box…, corner…)      their bytes are counted when they are there
+    bulk_arrive(bar)              arrives
+    bulk_wait(bar, parity)        waits
+    bulk_registers(n, more)       from here on this group of threads has n registers a thread, more or fewer than before
+
+The interpreter lets a copy arrive as late as the program allows: a tile that is read before somebody has waited for it
+is a race, and so is one that is filled anew while it is still on its way; a phase that nobody ends is a deadlock.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from weft.codegen.c.context import Context, Emitter
+from weft.core.dtypes import INT32
+from weft.core.errors import InterpreterError
+from weft.expr.bounds import Ranges
+from weft.expr.nodes import (
+    LE,
+    LT,
+    Add,
+    Address,
+    Buffer,
+    Call,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    mul,
+    sub,
+)
+from weft.expr.simplify import simplify
+from weft.expr.visit import free_vars, uses_any
+from weft.loop.interpreter import Pointer, register_effect
+from weft.loop.ir import Evaluate, For, Stmt, Store, seq
+from weft.loop.passes.support import Linear, linear
+from weft.loop.regions import conjuncts
+from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, LINES, swizzled
+
+INIT, EXPECT, COPY, ARRIVE, WAIT = "bulk_init", "bulk_expect", "bulk_copy", "bulk_arrive", "bulk_wait"
+REGISTERS = "bulk_registers"
+MOST_ROWS, MOST_DIMENSIONS = 256, 5
+"""Elements of a box along any dimension; dimensions of a tensor."""
+
+
+def call(name: str, *arguments: Expr | int) -> Stmt:
+    """The statement of one of these instructions."""
+    return Evaluate(Call(name, [index_expr(a) if isinstance(a, int) else a for a in arguments], INT32))
+
+
+# ----------------------------------------------------------------------------------------------------------- boxes
+
+
+@dataclass(frozen=True)
+class Box:
+    """A tile in shared memory that is a box of a tensor, line by line, zero beyond the tensor."""
+
+    tile: Buffer
+    source: Buffer
+    shape: tuple[int, ...]
+    """Of the tensor; dimensions that lie together may be one."""
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    corner: tuple[Expr, ...]
+    lines: int
+    """Copies that lie beside one another in the tensor, each a line wide."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile."""
+        return self.lines * math.prod(self.box) * self.tile.dtype.bytes
+
+    def copies(self, tile: Buffer, stage: Expr, barrier: Address) -> Stmt:
+        """The copies into one part of a tile of several parts."""
+        source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
+        made = []
+        for line in range(self.lines):
+            inside = [index_expr(0)] * (len(tile.shape) - 1)
+            if self.lines > 1:
+                inside[-3] = index_expr(line)
+            corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
+            to = Address(tile, [stage, *inside], "w")
+            made.append(call(COPY, to, source, barrier, len(self.box), *self.shape, *self.strides, *self.box, *corner))
+        return seq(*made)
+
+
+def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
+    """The box that a nest of loops copies; None where it is something else. `ranges` are those of all loops around."""
+    loops: dict[Var, int] = {}
+    while isinstance(fill, For):
+        loops[fill.var] = int_value(fill.extent) or 0
+        fill = fill.body
+    if not isinstance(fill, Store) or fill.predicate is not None or fill.buffer.strides is not None:
+        return None
+    load, tests = _copied(fill.value)
+    if load is None or not _takes(load.buffer, fill.buffer) or 0 in loops.values():
+        return None
+    shape = [int_value(size) or 0 for size in load.buffer.shape]
+    seen = _Seen(fill, loops, ranges)
+    together: Expr = index_expr(0)
+    for size, index in zip(shape[:-1], load.indices):
+        together = add(mul(together, index_expr(size)), index)
+    found = seen.box(load, tests, shape, list(load.indices))
+    if found is not None or load.buffer.strides is not None:
+        return found
+    return seen.box(load, tests, [math.prod(shape[:-1]), shape[-1]], [simplify(together, ranges), load.indices[-1]])
+
+
+class _Seen:
+    """A nest of loops that stores to a tile: what it does at each of its points."""
+
+    def __init__(self, store: Store, loops: Mapping[Var, int], ranges: Ranges) -> None:
+        self.store, self.loops, self.ranges = store, loops, ranges
+        self.points = dict(zip(loops, np.indices(tuple(loops.values())).reshape(len(loops), -1)))
+
+    def box(self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr]) -> Box | None:
+        """The box of a tensor of a shape, where indices say what is copied."""
+        corner, local = [], []
+        for index in indices:
+            found = self._parted(index)
+            if found is None:
+                return None
+            corner.append(found[0])
+            local.append(found[1])
+        box, tile = [int(values.max()) + 1 for values in local], self.store.buffer
+        line, room = LINE // tile.dtype.bytes, [int_value(size) or 0 for size in tile.shape]
+        lines, box[-1] = box[-1] // line, line
+        rows = math.prod(box[:-1])
+        if lines * line != int(local[-1].max()) + 1 or max(box) > MOST_ROWS or rows % LINES:
+            return None
+        place, row = (np.zeros_like(local[-1]) for _ in range(2))
+        for size, index in zip(room, self.store.indices):
+            place = place * size + self._values(index)
+        for size, values in zip(box[:-1], local):
+            row = row * size + values
+        wanted = (local[-1] // line * rows + row) * line + local[-1] % line
+        if not np.array_equal(place, wanted) or len(np.unique(place)) != math.prod(room):
+            return None
+        if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
+            return None
+        return Box(tile, load.buffer, tuple(shape), _strides(load.buffer, shape), tuple(box), tuple(corner), lines)
+
+    def _parted(self, index: Expr) -> tuple[Expr, Any] | None:
+        """An index as what it is at the first point, and what the loops add to it at each."""
+        form = linear(simplify(index, self.ranges))
+        outer = {term: factor for term, factor in form.terms.items() if not uses_any(term, self.loops)}
+        if any(set(free_vars(term)) - set(self.loops) for term in form.terms if term not in outer):
+            return None
+        values = sum(
+            (factor * self._values(term) for term, factor in form.terms.items() if term not in outer), self._zeros()
+        )
+        least = int(values.min())
+        return Linear(outer, form.constant + least).expr(), values - least
+
+    def _zeros(self) -> Any:
+        return np.zeros(math.prod(self.loops.values()), np.int64)
+
+    def _values(self, e: Expr) -> Any:
+        """An expression of the loops at each point."""
+        if isinstance(e, Var):
+            return self.points[e]
+        if isinstance(e, Const):
+            return self._zeros() + int(e.value)
+        make = _NUMBERS[type(e)]
+        return make(self._values(e.a), self._values(e.b))  # type: ignore[attr-defined]
+
+    def _at_edge(self, test: Expr, of: tuple[Expr, int]) -> bool:
+        """Whether a test tells only whether an index is inside of its dimension."""
+        if not isinstance(test, (LT, LE)):
+            return False
+        index, size = of
+        low, high = (simplify(sub(side, index), self.ranges) for side in (test.a, test.b))
+        if int_value(low) is not None and int_value(test.b) is not None:  # index + low < b
+            return int(int_value(test.b) or 0) - int(int_value(low) or 0) + isinstance(test, LE) == size
+        if int_value(high) is not None and int_value(test.a) is not None:  # a <= index + high
+            return int(int_value(test.a) or 0) - int(int_value(high) or 0) + isinstance(test, LT) == 0
+        return False
+
+
+_NUMBERS: Mapping[type[Expr], Callable[[Any, Any], Any]] = {
+    Add: operator.add, Sub: operator.sub, Mul: operator.mul, FloorDiv: operator.floordiv, FloorMod: operator.mod,
+}  # fmt: skip
+
+
+def _copied(value: Expr) -> tuple[Load | None, list[Expr]]:
+    """What is loaded, and the tests beyond which it is zero."""
+    tests: list[Expr] = []
+    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+        tests += conjuncts(value.condition)
+        value = value.then
+    return (value if isinstance(value, Load) else None), tests
+
+
+def _takes(source: Buffer, tile: Buffer) -> bool:
+    """Whether the copy engine can read a tensor into a tile: whole chunks from row to row, sizes that are known."""
+    sizes = [int_value(size) or 0 for size in source.shape]
+    if not 2 <= len(sizes) <= MOST_DIMENSIONS or min(sizes) < 1 or source.scope != "global":
+        return False
+    *steps, last = _strides(source, sizes)
+    return source.dtype is tile.dtype and last == 1 and all(s and s * tile.dtype.bytes % CHUNK == 0 for s in steps)
+
+
+def _strides(source: Buffer, shape: Sequence[int]) -> tuple[int, ...]:
+    """From one element of a tensor to the next along each dimension; one that is not known is 0."""
+    if source.strides is not None:
+        return tuple(int_value(stride) or 0 for stride in source.strides)
+    return tuple(math.prod(shape[at + 1 :]) for at in range(len(shape)))
+
+
+# ---------------------------------------------------------------------------------------------------------- emitting
+
+_PLACE = "DEVICE uint32_t weft_shared_place(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }"
+_HELPERS = {
+    INIT: """DEVICE void weft_bulk_init(void *at, int32_t many, int32_t count) {
+  for (int32_t i = 0; i < many; ++i)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(weft_shared_place(at) + 8 * i), "r"(count));
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+}""",
+    EXPECT: """DEVICE void weft_bulk_expect(void *at, int32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               : : "r"(weft_shared_place(at)), "r"(bytes) : "memory");
+}""",
+    ARRIVE: """DEVICE void weft_bulk_arrive(void *at) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(weft_shared_place(at)) : "memory");
+}""",
+    WAIT: """DEVICE void weft_bulk_wait(void *at, int32_t parity) {
+  asm volatile("{\\n.reg .pred done;\\nagain:\\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n@!done bra again;\\n}"
+               : : "r"(weft_shared_place(at)), "r"(parity) : "memory");
+}""",
+}
+
+
+def _simple(name: str) -> Emitter:
+    def emit(c: Context, e: Call) -> str:
+        c.helper("weft_shared_place", _PLACE)
+        c.helper(f"weft_{name}", _HELPERS[name])
+        at, *numbers = (a for place, a in enumerate(e.args) if not place or not isinstance(a, Address))
+        return f"weft_{name}({', '.join([c.pointer(at), *[f'(int32_t)({c.value(n)})' for n in numbers]])})"
+
+    return emit
+
+
+def _copy(c: Context, e: Call) -> str:
+    to, source, barrier, rank = (*e.args[:3], c.constant(e.args[3]))
+    known = [tuple(c.constant(n) for n in e.args[4 + rank * at : 4 + rank * (at + 1)]) for at in range(3)]
+    corner = [f"(int32_t)({c.value(n)})" for n in reversed(e.args[4 + 3 * rank :])]
+    assert isinstance(source, Address)
+    name, places = f"weft_bulk_copy_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
+    c.helper("weft_shared_place", _PLACE)
+    seen = c.tensor_map(source.buffer, *known)
+    given, values = (", ".join(text.format(i) for i in range(rank)) for text in ("int32_t c{}", '"r"(c{})'))
+    c.helper(
+        name,
+        f"""DEVICE void {name}(void *to, const weft_tensor_map *map, void *at, {given}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {{{places}}}], [%2];"
+               : : "r"(weft_shared_place(to)), "l"((uint64_t)map), "r"(weft_shared_place(at)), {values} : "memory");
+}}""",
+    )
+    return f"{name}({c.pointer(to)}, &{seen}, {c.pointer(barrier)}, {', '.join(corner)})"
+
+
+def _registers(c: Context, e: Call) -> str:
+    count, more = map(c.constant, e.args)
+    return f'asm volatile("setmaxnreg.{"inc" if more else "dec"}.sync.aligned.u32 {count};")'
+
+
+EMITTERS: Mapping[str, Emitter] = {COPY: _copy, REGISTERS: _registers, **{name: _simple(name) for name in _HELPERS}}
+
+# ----------------------------------------------------------------------------------------- meaning, for the interpreter
+
+_THERE, _ON_ITS_WAY, _NOTHING = range(3)
+
+
+@dataclass
+class _Barrier:
+    """A barrier in shared memory: what its phase still waits for, and the tiles that arrive with it."""
+
+    count: int
+    left: int
+    bytes: int = 0
+    phase: int = 0
+    landing: list[tuple[Pointer, Any]] = field(default_factory=list)
+    landed: list[tuple[Pointer, Any]] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Ends the phase where nothing is left to wait for."""
+        if self.left == 0 and self.bytes == 0:
+            self.left, self.phase = self.count, self.phase + 1
+            self.landed += self.landing
+            self.landing = []
+
+
+def _state(at: Pointer) -> _Barrier:
+    found = at.notes.get(at.offset)
+    if found is None:
+        raise InterpreterError(f"{at.buffer.name}[{at.offset}] is used as a barrier before it was made one")
+    assert isinstance(found, _Barrier)
+    return found
+
+
+def _mean_init(at: Pointer, many: int, count: int, *tiles: Pointer) -> None:
+    for tile in tiles:
+        tile.notes[FLYING] = np.full(len(tile.array), _NOTHING, np.int8)
+    for place in range(int(many)):
+        at.notes[at.offset + place] = _Barrier(int(count), int(count))
+
+
+def _mean_arrive(at: Pointer, expected: int = 0) -> None:
+    state = _state(at)
+    if state.left == 0:
+        raise InterpreterError(
+            f"more arrivals at {at.buffer.name}[{at.offset}] in one phase than the {state.count} announced"
+        )
+    state.left, state.bytes = state.left - 1, state.bytes + int(expected)
+    state.check()
+
+
+def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: int) -> None:
+    shape, strides, box, corner = (tuple(map(int, numbers[n * rank : (n + 1) * rank])) for n in range(4))
+    inside = source.view(shape, strides)
+    values = np.zeros(box, inside.dtype)
+    ranges = [(max(0, -c), min(b, s - c)) for c, b, s in zip(corner, box, shape)]
+    if all(low < high for low, high in ranges):
+        places = tuple(slice(low, high) for low, high in ranges)
+        values[places] = inside[tuple(slice(c + low, c + high) for c, (low, high) in zip(corner, ranges))]
+    tile = swizzled(to.offset + np.arange(values.size), CHUNK // to.buffer.dtype.bytes)
+    flying = to.notes[FLYING]
+    if (flying[tile] == _ON_ITS_WAY).any():
+        raise InterpreterError(
+            f"data race: {to.buffer.name} is filled anew while a copy to the same place is on its way"
+        )
+    flying[tile] = _ON_ITS_WAY
+    to.array[tile] = values.reshape(-1)
+    state = _state(at)
+    state.bytes -= values.nbytes
+    state.landing.append((to, tile))
+    state.check()
+
+
+def _mean_wait(at: Pointer, parity: int) -> bool:
+    """Whether the phase of a parity has ended; whoever waited for it sees what arrived."""
+    state = _state(at)
+    if state.phase % 2 == int(parity):
+        return False
+    for to, tile in state.landed:
+        to.notes[FLYING][tile] = _THERE
+    state.landed = []
+    return True
+
+
+register_effect(INIT, _mean_init)
+register_effect(EXPECT, _mean_arrive)
+register_effect(ARRIVE, _mean_arrive)
+register_effect(COPY, _mean_copy)
+register_effect(WAIT, _mean_wait, blocks=True)
+register_effect(REGISTERS, lambda count, more: 0)

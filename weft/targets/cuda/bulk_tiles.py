@@ -1,0 +1,214 @@
+"""Products by wgmma whose operands the copy engine fetches: the sketch of those whose tiles are boxes of tensors.
+
+    for each tile of y and x, one after another               a block that stays, of one to three groups of 128 threads
+      for each line of k (128 bytes)                          and one more, which lets the copy engine fetch X and Y
+        C tiles += Y tiles * X tiles                          by wgmma, beside the threads and into the next step
+      the epilogue, from registers                            while the first lines of the next tile are fetched
+
+The steps are those of `tensor_cores.GroupTiles`; `producer` makes two roles of them, `bulk` finds the boxes. A tile of
+a matrix is one; so is a tile of places of an image and a line of its channels, at an offset of the window, where the
+tile is whole rows or a part of one: beyond the image the copy engine gives the zeros that are wanted there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
+from weft.loop.ir import Axis
+from weft.loop.passes.support import linear
+from weft.plan.planner import Unit, analytic, choose, unit_of
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
+from weft.schedule.facts import extent
+from weft.schedule.primitives.matrix import stored_operand
+from weft.schedule.schedule import Stage
+from weft.targets.cuda import fragments, mma, producer, wgmma
+from weft.targets.cuda import model as fit
+from weft.targets.cuda.bulk import MOST_DIMENSIONS
+from weft.targets.cuda.swizzle import CHUNK, LINE
+from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, sketch_of
+from weft.targets.gpu import elementwise, nest
+from weft.targets.gpu.product import Product, plain_load
+
+KNOBS: dict[str, tuple[int, ...]] = {
+    **GROUP_KNOBS,
+    "stages": (3, 4, 5, 6, 7),
+    "parts": (1,),
+    "band": (8,),
+    "copies": (0, 1),
+}
+"""`band` is how many tiles of rows go together through all columns: what they read stays in the cache. `copies` is
+whether operands whose rows begin at odd places are copied first."""
+
+
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of a product by wgmma and the copy engine; None where it is none of its."""
+    return sketch_of(unit, BulkTiles) if nest.threads_of(unit.target).has_warpgroups else None
+
+
+class BulkTiles(GroupTiles):
+    """Products of 16-bit numbers by wgmma and the copy engine."""
+
+    name, knobs = "warpgroups and copy engine", KNOBS
+
+    def __init__(self, product: Product, kind: mma.Kind) -> None:
+        super().__init__(product, kind)
+        axes, ways = product.axes, []
+        for operand, own, along in ((axes.x_operand, axes.x, self.turned), (axes.y_operand, axes.y, product.k_last[1])):
+            load = plain_load(operand)
+            constant = load is not None and load.buffer in product.unit.constants
+            ways.append(_Operand(product, operand, own, bool(along), constant))
+        self.operands = ways
+        self.odd_bytes = sum(one.bytes for one in ways if one.is_tensor and one.is_odd and one.may_copy)
+        """Of operands that can be copied into rows that begin where they should."""
+
+    def takes(self) -> bool:
+        """Whether the product is one for this way."""
+        return self.kind.bytes == 2 and super().takes() and all(one.is_tensor for one in self.operands)
+
+    def apply(self, point: Point) -> None:
+        """The whole schedule of the product."""
+        for one in self.operands if point["copies"] else []:
+            if one.is_odd and one.may_copy:
+                copy = self.s.cache_read(one.buffer, "global", [self.given.name])
+                copy.storage_align(len(copy.block.writes[0].buffer.shape) - 2, LINE // self.kind.bytes, 0)
+                unit = unit_of(self.s, copy.name, self.given.unit.target)
+                choose(unit, (elementwise.match_transposition, elementwise.match), analytic)
+        super().apply(point)
+
+    def legal(self, c: Columns) -> Any:
+        """Points that fit the machine and do not exceed the problem by far."""
+        tile_y, tile_x = self._tile(c)
+        groups = c["groups_y"] * c["groups_x"]
+        x, y = self.operands
+        return (
+            super().legal(c)
+            & ((c["groups_x"] == 1) | (c["groups_y"] == 1))
+            & (c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
+            & x.has_boxes(tile_x)
+            & y.has_boxes(tile_y)
+            & np.where(c["copies"], self.odd_bytes > 0, not any(one.is_wrong for one in self.operands))
+        )
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point: multiplication or fetching of each step, and what a tile takes beside its steps."""
+        machine, (tile_y, tile_x) = self.machine, self._tile(c)
+        steps = ceildiv(self.k, wgmma.line_depth(self.kind))
+        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch, machine.multiprocessors)
+        products = tile_x * tile_y * LINE / 2 / machine.matrix_products
+        x, y = (1.0 + (fit.BULK_ODD_ROWS - 1) * one.is_odd * (1 - c["copies"] * one.may_copy) for one in self.operands)
+        fetched = (tile_x * x + tile_y * y) * LINE
+        step = np.maximum(products * fit.BULK_PRODUCTS, fetched / fit.BULK_BYTES) + fit.BULK_STEP
+        waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
+        of_tile, written = fit.BULK_TILE
+        tile = of_tile + written * tile_x * tile_y * (1 + fit.GROUP_WORK * self.work)
+        # Of points that cost the same, the one of the most stages.
+        cycles = rounds * (steps * (step + waits) + tile) + fit.BULK_START - c["stages"]
+        copied = fit.BULK_COPY[0] + self.odd_bytes * fit.BULK_COPY[1]
+        return self.seconds(cycles + c["copies"] * copied, c["parts"], 0)
+
+    def multiply(self, final: Stage) -> None:
+        """Tiles of the final block, whose elements each thread writes out of its own registers."""
+        tile_x, tile_y, _ = self.tile
+        batch, y, x = self._loops(final)
+        block_y, inner_y = final.split(nest.fuse_all(final, y), factor=tile_y)
+        block_x, inner_x = final.split(nest.fuse_all(final, x), factor=tile_x)
+        rows = final.split(inner_y, factors=[self.groups[0], self.each[0] // self.rows, self.rows])
+        group_x, column = final.split(inner_x, factor=self.each[1])
+        final.reorder(block_y, block_x, rows[0], group_x, rows[1], rows[2], column)
+        self._blocks(final, batch, block_y, block_x)
+        final.annotate(producer.PERSISTENT, [self.machine.multiprocessors, self.point["band"]], block_x)
+        of_groups = {rows[0]: "threadIdx.z", group_x: "threadIdx.y"}
+        nest.mark(final, {loop: tag for loop, tag in of_groups.items() if nest.extent_of(final, loop) > 1})
+        final.unroll(rows[1])
+        final.annotate(fragments.FRAGMENT, "rows", rows[2])
+        final.annotate(fragments.FRAGMENT, "columns", column)
+        accumulator = self.s[self.accumulator]
+        accumulator.set_scope(self.scope)
+        self._into_tiles(self.accumulator, len(self._buffer(self.accumulator).shape) - 2, *self.unit)
+        accumulator.compute_at(final, group_x, exact=False)
+        self._steps(accumulator)
+
+    def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
+        super()._fetch_ahead(accumulator, step)
+        accumulator.annotate(producer.BULK, True, step)
+
+    def _memory(self, c: Columns, row_bytes: Any) -> Any:
+        """Shared memory of a block: the operands' tiles."""
+        tile_y, tile_x = self._tile(c)
+        return c["stages"] * row_bytes * (tile_x + tile_y)
+
+
+class _Operand:
+    """How an operand lies, as far as the copy engine is concerned."""
+
+    def __init__(self, product: Product, operand: Expr, own: Sequence[Axis], along_k: bool, constant: bool) -> None:
+        load, self.sizes, self.is_apart = _read(operand), [extent(axis) for axis in own], False
+        """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one."""
+        k = [product.axes.k[i] for i in product.order if extent(product.axes.k[i]) > 1]
+        lines = len(k) <= 1 or extent(k[-1]) % wgmma.LINE == 0
+        self.is_tensor, self.is_odd, self.is_wrong, self.may_copy, row = False, False, False, False, 0
+        if load is None or not lines:
+            return
+        if constant:  # packed in the order in which it is fetched
+            row, self.is_tensor = extent(k[-1]) if along_k else product.axes.size("x"), True
+        else:
+            row = int_value(load.buffer.shape[-1]) or 0
+            self.is_tensor = self._lies(load, own, k, along_k)
+            halo = isinstance(stored_operand(operand), Select)
+            self.is_apart = len([n for n in self.sizes if n > 1]) > 1 and (halo or _offset(load, own, k))
+        self.buffer, self.bytes = (
+            load.buffer.name,
+            load.dtype.bytes * math.prod(int_value(n) or 0 for n in load.buffer.shape),
+        )
+        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (LINE, CHUNK))
+        self.may_copy = plain_load(operand) is not None and not constant
+        self.is_tensor = self.is_tensor and row > 0 and (self.may_copy or not self.is_wrong)
+
+    def _lies(self, load: Load, own: Sequence[Axis], k: Sequence[Axis], along_k: bool) -> bool:
+        """Whether each axis of its own has a dimension to itself, in order, and lines lie together."""
+        wanted, found = [axis.var for axis in own if extent(axis) > 1], []
+        for index in load.indices:
+            terms = linear(index).terms
+            if not all(isinstance(term, Var) for term in terms):
+                return False
+            mine = [term for term in terms if term in wanted]
+            if len(mine) > 1 or any(terms[term] != 1 for term in mine):
+                return False
+            found += mine
+        last = [term for term, factor in linear(load.indices[-1]).terms.items() if factor == 1]
+        return (
+            found == wanted
+            and 2 <= len(load.indices) <= MOST_DIMENSIONS
+            and load.buffer.scope == "global"
+            and last == [k[-1].var if along_k else own[-1].var]
+        )
+
+    def has_boxes(self, tile: Any) -> Any:
+        """Whether tiles of so many of its own axes are boxes."""
+        if not self.is_apart:
+            return np.ones(np.shape(tile), bool)
+        left, fits = np.asarray(tile), np.ones(np.shape(tile), bool)
+        for size in reversed(self.sizes):
+            fits &= (left % size == 0) | (size % left == 0)
+            left = np.where(left % size == 0, left // size, 1)
+        return fits
+
+
+def _read(operand: Expr) -> Load | None:
+    """The load that an operand is, perhaps with zeros where a test fails."""
+    value = stored_operand(operand)
+    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+        value = value.then
+    return value if isinstance(value, Load) else None
+
+
+def _offset(load: Load, own: Sequence[Axis], k: Sequence[Axis]) -> bool:
+    """Whether a dimension is walked along by an axis of the operand's own and one that is summed."""
+    mine, summed = {axis.var for axis in own}, {axis.var for axis in k}
+    forms = [set(linear(index).terms) for index in load.indices]
+    return any(terms & mine and terms & summed for terms in forms)

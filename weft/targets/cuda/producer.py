@@ -1,0 +1,302 @@
+"""A group of threads that does nothing but fetch, beside those that multiply; and blocks that stay for many tiles.
+
+In: a pipeline (a loop annotated "pipeline_stages" and BULK, its fills boxes: `bulk.box_of`) with its barriers.
+
+    for z in range(2):                       thread     for z in range(3):                                     thread
+      for k in range(8):                                  init full, empty; barrier()
+        fill t with tile k                                if z < 2:
+        use t                                               for k in range(8):
+      …                                          ->           wait(full[k % 4], k // 4 % 2); use t[k % 4]
+                                                              if k > 0: arrive(empty[(k - 1) % 4])
+                                                            …
+                                                          else:
+                                                            for k in range(8):
+                                                              wait(empty[k % 4], (k // 4 + 1) % 2)
+                                                              expect(full[k % 4], bytes); copy tile k to t[k % 4]
+
+Products run into the next step (the mark of a lag, see `wgmma.overlap_products`): a part is given back one step later.
+
+A loop annotated PERSISTENT: [blocks, rows] becomes that many blocks, each of which takes one tile after another, in an
+order in which neighbours share what is in the cache: down `rows` tiles, then on to the next column. The fetching group
+is then ahead by several steps while the others still write a tile out.
+
+    for i in range(32): for j in range(16):  blocks     for b in range(132):                                   blocks
+      …                                          ->       for round in range((643 - b) // 132):
+                                                            let i = …, j = …  of tile b + 132 round
+
+A loop whose fills are no boxes is left to `double_buffer`, with copies by all threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.core.dtypes import INT64
+from weft.expr.bounds import Ranges
+from weft.expr.nodes import (
+    Address,
+    Buffer,
+    Expr,
+    Var,
+    add,
+    equal,
+    floordiv,
+    floormod,
+    index_expr,
+    int_value,
+    less,
+    logical_and,
+    minimum,
+    mul,
+    sub,
+)
+from weft.expr.visit import substitute, uses_any
+from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, seq
+from weft.loop.passes.double_buffer import LAG, Half, Plan, lift, plan_of
+from weft.loop.passes.insert_barriers import barrier
+from weft.loop.passes.support import Copier, Names, is_barrier, make_if, rename_repeated
+from weft.loop.visit import Mutator, child_stmts, walk_stmts
+from weft.targets.cuda import bulk
+
+BULK, PERSISTENT = "bulk_copy", "persistent"
+GROUP, WARP, REGISTERS, FEWEST = 128, 32, 65536, 24
+"""Threads of a group, and of a warp; registers of a multiprocessor; what a thread that only fetches needs."""
+
+
+def fetch_beside(func: Func) -> Func:
+    """The program whose marked pipelines are fetched by a group of threads of its own."""
+    if not any(isinstance(s, For) and s.annotations.get(BULK) for s in walk_stmts(func.body)):
+        return func
+    return _Kernels(lift(rename_repeated(func))).run()
+
+
+class _Kernels(Mutator):
+    """Finds the kernels that have such a pipeline."""
+
+    def __init__(self, func: Func) -> None:
+        self.source, self.names = func, Names(func)
+
+    def run(self) -> Func:
+        """The whole program."""
+        return self.func(self.source)
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        if s.kind != "thread":
+            return self.generic_stmt(s)
+        marked = [one for one in walk_stmts(s) if isinstance(one, For) and one.annotations.get(BULK)]
+        plan = plan_of(self.source, marked[0]) if len(marked) == 1 else None
+        ranges = Ranges()
+        for one in walk_stmts(s):
+            if isinstance(one, For):
+                ranges = ranges.with_loop(one.var, one.extent)
+        boxes = [bulk.box_of(fill, ranges) for fill in plan.fill] if plan is not None else []
+        if plan is None or None in boxes:
+            return s
+        made = _Kernel(s, marked[0], plan, [box for box in boxes if box is not None], self.names)
+        return made.run() if made.is_apart() else s
+
+
+class _Kernel:
+    """One kernel: its blocks, its threads, what they do."""
+
+    def __init__(self, kernel: For, loop: For, plan: Plan, boxes: Sequence[bulk.Box], names: Names) -> None:
+        self.loop, self.plan, self.boxes, self.names = loop, plan, boxes, names
+        self.blocks: list[For] = []
+        self.memory: list[Buffer] = []
+        self.threads: list[For] = []
+        self.body: Stmt = kernel
+        while isinstance(self.body, Allocate) or (isinstance(self.body, For) and self.body.kind == "thread"):
+            if isinstance(self.body, Allocate):
+                if "." in self.body.buffer.scope:
+                    break
+                self.memory.append(self.body.buffer)
+            elif (self.body.thread or "").startswith("blockIdx"):
+                self.blocks.append(self.body)
+            elif self.threads and any(one.thread == self.body.thread for one in self.threads):
+                break
+            else:
+                self.threads.append(self.body)
+            self.body = self.body.body
+        marks = [s.annotations[PERSISTENT] for s in self.blocks if s.annotations.get(PERSISTENT)]
+        self.wanted = [int(number) for number in marks[0]] if marks else []
+        self.round: Var | None = None
+        self.full, self.empty = (
+            Buffer(names.fresh(n), INT64, (plan.stages,), scope="shared") for n in ("full", "empty")
+        )
+
+    def is_apart(self) -> bool:
+        """Whether one thread can fetch for all, and nothing but the pipeline makes threads wait for one another."""
+        inner = [s for s in walk_stmts(self.body) if isinstance(s, For) and s.kind == "thread"]
+        own = {s.var for s in (*self.threads, *inner) if int_value(s.extent) != 1}
+        if not self.threads or any(uses_any(place, own) for box in self.boxes for place in box.corner):
+            return False
+        pipeline = set(walk_stmts(self.loop))
+        return not any(is_barrier(s) and s not in pipeline for s in walk_stmts(self.body))
+
+    # ------------------------------------------------------------------------------------------------ the launch
+
+    def run(self) -> Stmt:
+        """The kernel with its two roles."""
+        groups = math.prod(int_value(one.extent) or 1 for one in self.threads) // GROUP
+        *outer, lane = self.threads
+        if outer:
+            first, last = outer[0], int_value(outer[0].extent) or 1
+            outer[0] = first.replace(extent=index_expr(last + 1))
+        else:
+            last, first = 1, For(Var(self.names.fresh("role")), 2, Seq(()), "thread", "threadIdx.y")
+            outer = [first]
+        stages = self.plan.stages
+        tiles = self._tiles()
+        parts = [self.plan.halves[box.tile] for box in self.boxes]
+        starts = [Address(part, [index_expr(0)] * len(part.shape), "w") for part in parts]
+        made = seq(
+            If(
+                logical_and(*[equal(one.var, 0) for one in (*outer, lane)]),
+                seq(
+                    bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1, *starts),
+                    bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
+                ),
+            ),
+            barrier(),
+            If(
+                less(first.var, index_expr(last)),
+                seq(self._registers(groups, True), self._rounds(self._consumer(lane.var), tiles)),
+                seq(self._registers(groups, False), If(equal(lane.var, 0), self._rounds(self._producer(), tiles))),
+            ),
+        )
+        for loop in (lane, *reversed(outer)):
+            made = loop.replace(body=made)
+        kept = [self.plan.halves.get(buffer, buffer) for buffer in self.memory]
+        for buffer in (*kept, self.full, self.empty):
+            made = Allocate(buffer, made)
+        if self.round is None:
+            for block in reversed(self.blocks):
+                made = block.replace(body=made)
+            return made
+        return For(self.block, self.count, made, "thread", "blockIdx.x")
+
+    def _registers(self, groups: int, more: bool) -> Stmt | None:
+        """Registers of those that fetch go to those that multiply, where a block has its multiprocessor to itself."""
+        if self.round is None or groups < 2:
+            return None
+        left = (REGISTERS - GROUP * FEWEST) // (GROUP * groups) // 8 * 8
+        return bulk.call(bulk.REGISTERS, min(left, 240) if more else FEWEST, int(more))
+
+    def _tiles(self) -> int:
+        """How many tiles there are; from here on it is known whether blocks stay."""
+        tiles = math.prod(int_value(one.extent) or 0 for one in self.blocks)
+        if self.wanted and tiles:
+            self.count, self.round = min(self.wanted[0], tiles), Var(self.names.fresh("round"))
+            self.block = Var(self.names.fresh("block"))
+        return tiles
+
+    def _rounds(self, body: Stmt, tiles: int) -> Stmt:
+        """What a role does for each of its tiles."""
+        if self.round is None:
+            return body
+        extents = {one.thread: (one.var, int_value(one.extent) or 1) for one in self.blocks}
+        x, y, z = (extents.get(f"blockIdx.{d}", (None, 1)) for d in "xyz")
+        tile = add(self.block, mul(self.round, index_expr(self.count)))
+        each = x[1] * y[1]
+        rows, inside = min(self.wanted[1], y[1]), floormod(tile, index_expr(each))
+        band = floordiv(inside, index_expr(rows * x[1]))
+        height: Expr = index_expr(rows)
+        if y[1] % rows:
+            height = minimum(height, sub(index_expr(y[1]), mul(band, index_expr(rows))))
+        within = floormod(inside, index_expr(rows * x[1]))
+        values = (
+            floordiv(within, height),
+            add(mul(band, index_expr(rows)), floormod(within, height)),
+            floordiv(tile, index_expr(each)),
+        )
+        for (var, _), value in zip((x, y, z), values):
+            if var is not None:
+                body = Let(var, value, body)
+        left = sub(index_expr(tiles + self.count - 1), self.block)
+        return Copier(self.names).stmt(For(self.round, floordiv(left, index_expr(self.count)), body))
+
+    # ------------------------------------------------------------------------------------------------- the roles
+
+    def _at(self, bars: Buffer, stage: Expr) -> Address:
+        return Address(bars, [stage], "rw")
+
+    def _step(self) -> Expr:
+        """How many steps came before this one, in all rounds."""
+        step: Expr = self.loop.var
+        return step if self.round is None else add(mul(self.round, self.loop.extent), step)
+
+    def _stage(self, step: Expr) -> Expr:
+        return floormod(step, index_expr(self.plan.stages))
+
+    def _parity(self, step: Expr, other: int) -> Expr:
+        return floormod(add(floordiv(step, index_expr(self.plan.stages)), index_expr(other)), index_expr(2))
+
+    def _consumer(self, lane: Var) -> Stmt:
+        """Everything but the fills."""
+        loop, step, plan = self.loop, self._step(), self.plan
+
+        def give_back(at: Expr) -> Stmt:
+            # a warp knows of its own products alone
+            return If(
+                equal(floormod(lane, index_expr(WARP)), 0),
+                bulk.call(bulk.ARRIVE, self._at(self.empty, self._stage(at))),
+            )
+
+        before = sub(step, index_expr(1))
+        done = Half(plan.halves, self._stage(step)).stmt(seq(*plan.use))
+        body = seq(
+            bulk.call(bulk.WAIT, self._at(self.full, self._stage(step)), self._parity(step, 0)),
+            done,
+            make_if(less(index_expr(0), loop.var), give_back(before)),
+        )
+        last = substitute(step, {loop.var: sub(loop.extent, index_expr(1))})
+        made = seq(loop.replace(body=body, annotations={LAG: 1}), give_back(last))
+        return _Replace(loop, made).stmt(self.body)
+
+    def _producer(self) -> Stmt:
+        """The fills alone, with the loops around them."""
+        step = self._step()
+        stage = self._stage(step)
+        full = self._at(self.full, stage)
+        copies = [box.copies(self.plan.halves[box.tile], stage, full) for box in self.boxes]
+        body = seq(
+            bulk.call(bulk.WAIT, self._at(self.empty, stage), self._parity(step, 1)),
+            bulk.call(bulk.EXPECT, full, sum(box.bytes for box in self.boxes)),
+            *copies,
+        )
+        made: Stmt = Copier(self.names).stmt(self.loop.replace(body=body, annotations={}))
+        return Copier(self.names).stmt(_around(self.body, self.loop, made))
+
+
+class _Replace(Mutator):
+    """One statement in place of another."""
+
+    def __init__(self, old: Stmt, new: Stmt) -> None:
+        self.old, self.new = old, new
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def stmt(self, s: Stmt) -> Stmt:
+        return self.new if s is self.old else super().stmt(s)
+
+
+def _around(s: Stmt, loop: Stmt, made: Stmt) -> Stmt:
+    """A statement in place of a loop, with the loops around that one alone; threads but at index 0 do not come here."""
+    if s is loop:
+        return made
+    inside = next(child for child in child_stmts(s) if any(one is loop for one in walk_stmts(child)))
+    body = _around(inside, loop, made)
+    if isinstance(s, For):
+        return (
+            Let(s.var, index_expr(0), body) if s.kind == "thread" or int_value(s.extent) == 1 else s.replace(body=body)
+        )
+    if isinstance(s, Let):
+        return Let(s.var, s.value, body)
+    if isinstance(s, If):
+        return If(s.condition, body)
+    return body
