@@ -50,9 +50,9 @@ BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
 BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
-BULK_ODD_ROWS = 2.5
+BULK_ODD_ROWS = 2
 """How much longer rows take that do not begin at multiples of 128 bytes."""
-BULK_COPY = (4000, 0.001)
+BULK_COPY = (4000, 0.0006)
 """Cycles of the kernels that copy such operands into other rows, and for each byte: not measured."""
 BULK_TILE, BULK_START = (750, 0.022), 2830
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
