@@ -23,7 +23,7 @@ of 0 is right wherever it is added.
 from __future__ import annotations
 
 import argparse
-import contextlib
+import functools
 import importlib.util
 import json
 import logging
@@ -31,9 +31,8 @@ import math
 import os
 import queue
 import random
-import signal
+import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -48,8 +47,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import interleave, print_system, print_table, speed_ratio
+from benchmarks.served import Served, answer
 
 TOLERANCE = 1e-4
+MOST_SERVED = 12
+"""So many models are measured in one process: importing the libraries and warming them up takes longer than most."""
 SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 """Sides of images: a model gets the first that it takes."""
 
@@ -444,17 +446,23 @@ def compared(wanted: list[Any], found: list[Any]) -> dict[str, Any]:
     return {"outcome": "right" if worst <= TOLERANCE else "wrong", "error": worst}
 
 
-def _warm(door: str) -> None:
-    """Brings a door's modules in, as `_speed` does with inductor's: a first call is of a model, not of a process."""
+@functools.cache
+def _warm(door: str) -> float:
+    """Brings a door's modules in and, for inductor, its headers: a first call is of a model, not of a process."""
     import torch
 
     import weft
     import weft.torch_backend
 
-    relu = torch.nn.ReLU()
-    made = torch.compile(relu, backend="weft") if door == "torch.compile" else weft.compile(relu, torch.ones(100))
-    made(torch.ones(100))
+    begun = time.perf_counter()
+    relu, given = torch.nn.ReLU(), torch.ones(100)
+    made = weft.compile(relu, given) if door == "export" else torch.compile(relu, backend=_BACKENDS[door])
+    made(given)
     torch._dynamo.reset()
+    return time.perf_counter() - begun
+
+
+_BACKENDS = {"torch.compile": "weft", "inductor": "inductor"}
 
 
 def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dict[str, Any]:
@@ -462,7 +470,7 @@ def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dic
 
     torch._dynamo.reset()
     try:
-        torch.compile(torch.nn.ReLU())(torch.ones(100))  # headers, which inductor compiles once on a machine
+        warm = _warm("inductor")
         begun = time.perf_counter()
         theirs = torch.compile(model)
         theirs(*inputs)
@@ -471,6 +479,7 @@ def _speed(model: Any, run: Any, inputs: tuple[Any, ...], seconds: float) -> dic
     taken = time.perf_counter() - begun
     stats = interleave({"weft": lambda: run(*inputs), "inductor": lambda: theirs(*inputs)}, seconds, settle=0.01)
     return {
+        "inductor_warm_s": warm,
         "inductor_compile_s": taken,
         "weft_s": stats["weft"].median,
         "inductor_s": stats["inductor"].median,
@@ -485,36 +494,26 @@ def _first_lines(error: Exception, most: int = 300) -> str:
 # ------------------------------------------------------------------------------------------------------- all
 
 
-def apart(name: str, options: argparse.Namespace, cores: queue.SimpleQueue[set[int]], until: float) -> dict[str, Any]:
-    """One model in a process of its own, on cores of its own where they are pinned, and not after `until`."""
+def apart(name: str, options: argparse.Namespace, free: queue.SimpleQueue[Served], until: float) -> dict[str, Any]:
+    """One model in a process that none shares with it at the time, and not after `until`."""
+    served = free.get()
     begun = time.perf_counter()
     limit = min(options.limit, until - begun)
-    if limit <= 0:
-        return {"name": name, "outcome": "not begun"}
-    command = [sys.executable, "-m", "benchmarks.architectures", "--one", name, "--threads", str(options.threads)]
-    command += ["--door", options.door, "--seconds", str(options.seconds)] + ["--speed"] * options.speed
-    mine = cores.get()
-    command += ["--cores", *map(str, sorted(mine))] if options.pin else []
-    with tempfile.TemporaryDirectory() as caches, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile() as err:
-        cold = {"WEFT_CACHE_DIR": caches, "TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
-        given = {**os.environ, **(cold if options.speed else {})}  # first calls are those of a model that is new
-        child = subprocess.Popen(command, stdout=out, stderr=err, env=given, start_new_session=True)
-        try:
-            status = child.wait(limit)
-        except subprocess.TimeoutExpired:
-            cut = limit < options.limit
-            return {"name": name, "outcome": "cut" if cut else "too slow", "said": f"more than {limit:.0f} s"}
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)  # and the compilers that it began
-            child.wait()
-            cores.put(mine)
-        out.seek(0)
-        with contextlib.suppress(IndexError, json.JSONDecodeError):
-            return {**json.loads(out.read().splitlines()[-1]), "whole_s": time.perf_counter() - begun}
-        err.seek(0)
-        said = err.read().decode(errors="replace")[-600:]
-        return {"name": name, "outcome": "failed", "said": f"exit status {status}: {said}"}
+    try:
+        if limit <= 0:
+            return {"name": name, "outcome": "not begun"}
+        said = served.ask(name, limit)
+        taken = time.perf_counter() - begun
+        if isinstance(said, dict):
+            return {**said, "whole_s": taken}
+        if taken < limit:
+            return {"name": name, "outcome": "failed", "said": said}
+        cut = limit < options.limit
+        return {"name": name, "outcome": "cut" if cut else "too slow", "said": f"more than {limit:.0f} s"}
+    finally:
+        if not options.speed or served.answered >= MOST_SERVED:
+            served.end()
+        free.put(served)
 
 
 def examined(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -526,11 +525,19 @@ def examined(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     known = sorted(os.sched_getaffinity(0)) if options.pin else []
     if options.pin and len(known) < options.jobs * options.threads:
         raise SystemExit(f"{options.jobs} jobs of {options.threads} threads, and {len(known)} cores to pin them to")
-    cores: queue.SimpleQueue[set[int]] = queue.SimpleQueue()
+    command = [sys.executable, "-m", "benchmarks.architectures", "--serve", "--threads", str(options.threads)]
+    command += ["--door", options.door, "--seconds", str(options.seconds)] + ["--speed"] * options.speed
+    cold = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "0", "TORCHINDUCTOR_AUTOGRAD_CACHE": "0"}
+    every = []
+    caches = tempfile.TemporaryDirectory()
+    free: queue.SimpleQueue[Served] = queue.SimpleQueue()
     for job in range(options.jobs):
-        cores.put(set(known[job * options.threads :][: options.threads]))
+        cores = [str(one) for one in known[job * options.threads :][: options.threads]]
+        own = {**cold, "WEFT_CACHE_DIR": f"{caches.name}/{job}"} if options.speed else {}
+        every.append(Served([*command, *(["--cores", *cores] if cores else [])], own))
+        free.put(every[-1])
     with ThreadPoolExecutor(options.jobs) as pool:
-        for done in as_completed([pool.submit(apart, name, options, cores, until) for name in order]):
+        for done in as_completed([pool.submit(apart, name, options, free, until) for name in order]):
             row = done.result()
             if row["outcome"] == "not begun":
                 continue
@@ -539,6 +546,24 @@ def examined(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                     file.write(json.dumps(row) + "\n")
             sys.stderr.write(f"{row['outcome']:10} {row['name']}  {row.get('said', '')[:150]}\n")
             yield row
+    for served in every:
+        served.end()
+    caches.cleanup()
+
+
+def serve(options: argparse.Namespace) -> None:
+    """A process of `examined`: names in, rows out."""
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
+
+    def one(name: str) -> dict[str, Any]:
+        if name.startswith("keras-"):
+            return through_keras(name, options.threads)
+        for kept in ("models", "kernels") if options.speed else ():  # first calls are those of a model that is new
+            shutil.rmtree(Path(os.environ["WEFT_CACHE_DIR"]) / kept, ignore_errors=True)
+        return examine(name, options.threads, options.seconds if options.speed else 0, options.door)
+
+    answer(one)
 
 
 def chosen(options: argparse.Namespace) -> Iterator[str]:
@@ -612,19 +637,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="in a random order: what was done by then is a fair sample")
     parser.add_argument("--pin", action="store_true", help="each job on cores of its own, as many as threads")
     parser.add_argument("--join", type=Path, nargs="+", metavar="FILE", help="only the table of these files")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--cores", type=int, nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        if options.cores:
-            os.sched_setaffinity(0, options.cores)
-        if options.one.startswith("keras-"):
-            row = through_keras(options.one, options.threads)
-        else:
-            row = examine(options.one, options.threads, options.seconds if options.speed else 0, options.door)
-        sys.stdout.write("\n" + json.dumps(row) + "\n")
-        sys.stdout.flush()
-        os._exit(0)  # threads that libraries leave behind have nothing more to do
+    if options.serve:
+        serve(options)
     if options.list:
         sys.stdout.write("\n".join(names()) + "\n")
         return

@@ -122,7 +122,7 @@ def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path,
     with Database(folder / f"{way} {seed}.sqlite".replace(" ", "_")) as database:
         search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done and time.monotonic() < until:
-            list(search.round(min(8, trials - search.trials), lambda: time.monotonic() >= until))
+            list(search.round(min(search.batch, trials - search.trials), lambda: time.monotonic() >= until))
         return [gain for _, gain in search.curve][:trials]
 
 
@@ -205,7 +205,7 @@ def recovered(name: str, target: str, trials: int, folder: Path) -> tuple[float,
     with Database(folder / f"poor {name}.sqlite".replace(" ", "_")) as database:
         search = Search(wrong, Bench(wrong, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done:
-            list(search.round(min(8, trials - search.trials)))
+            list(search.round(min(search.batch, trials - search.trials)))
     good, bench = Bench(right, 1), Bench(wrong, 1)
     calls = [good.default.run, bench.default.run]
     if search.trace is not None:

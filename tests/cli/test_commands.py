@@ -183,6 +183,24 @@ def test_compile_for_several_machines(weft, tiny, tmp_path):
     assert figures(weft("run", module, "--json"))["target"] == "native"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--target", "native,native"), "--target names native twice"),
+        (("--target", "native,wasm32-unknown-unknown"), "`weft export --format wasm` writes that"),
+        (("-o", "{}/none/tiny.weft"), "No such file or directory: '{}/none/tiny.weft'"),
+    ],
+)
+def test_compile_says_what_it_does_not_write(weft, tiny, tmp_path, words, said):
+    code, _, error = weft("compile", tiny[0], "-o", tmp_path / "tiny.weft", *(one.format(tmp_path) for one in words))
+    assert code == 1 and said.format(tmp_path) in error and not list(tmp_path.glob("*.weft"))
+
+
+def test_a_target_that_is_empty_is_none(weft, tiny):
+    with pytest.raises(SystemExit):
+        weft("compile", tiny[0], "--target", "")
+
+
 @pytest.fixture
 def hurried(monkeypatch):
     """No pauses between the samples of `weft bench`: who is faster is no matter here."""

@@ -83,8 +83,11 @@ class FakeDriver:
         handle._obj.value = self._next()
         self.functions[handle._obj.value] = name.decode()
 
-    def _cuLaunchKernel(self, function: Any, *rest: Any) -> None:
-        sizes, (_, stream, pointers, _) = rest[:6], rest[6:]
+    def _cuLaunchKernelEx(self, config: Any, function: Any, pointers: Any, extra: Any) -> None:
+        given = config._obj
+        sizes = tuple(getattr(given, f"{what}_{axis}") for what in ("grid", "block") for axis in "xyz")
+        stream = ctypes.c_void_p(given.stream)
+        assert given.count in (0, 1) and given.attributes[0].number == 6
         values = [ctypes.c_uint64.from_address(place).value for place in pointers]
         self._put(stream, ("kernel", (self.functions[function.value], sizes, values)))
 

@@ -1,5 +1,8 @@
 """Loops as one native call: what they refuse, what fails inside them, and what they hold."""
 
+import ctypes
+import os
+import signal
 import threading
 
 import numpy as np
@@ -9,7 +12,7 @@ import weft
 from tests.executor.test_bodies import Part, check, growing, is_native, weight
 from weft.core.errors import RuntimeFault
 from weft.core.knobs import knobs
-from weft.executor import bodies
+from weft.executor import bodies, control_form
 from weft.executor.steps import HostStep
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import GraphError
@@ -154,3 +157,38 @@ def test_sizes_of_the_inputs_that_change_get_one_form():
         for got, want in zip(found, interpret_graph(infer(graph), arrays), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     assert region.compiled <= 3
+
+
+def patient():
+    """A loop of as many turns as the caller says."""
+    main, body = Part("main"), Part("body")
+    turns, x = main.input("turns", "int64", ()), main.input("x", "float32", (4,))
+    turn, go, state = (body.input(n) for n in ("turn", "go", "state"))
+    graph = body.finish([turn, go, state], [go, body("Tanh", state)])
+    return infer(main.finish([turns, x], [main("Loop", turns, None, x, body=graph)]))
+
+
+def test_a_loop_heeds_ctrl_c(monkeypatch):
+    module, x = weft.compile(patient()), np.ones(4, np.float32)
+    for _ in range(3):
+        module(np.array(20), x)
+    assert is_native(module)
+    microseconds = ctypes.cast(ctypes.CDLL(None).clock, ctypes.c_void_p).value
+    found = (microseconds, *control_form._asked()[1:])
+    monkeypatch.setattr(control_form, "_asked", lambda: found)
+    for _ in range(2):  # what a call held when it was stopped, the next one may use
+        timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            module(np.array(1 << 25), x)  # so many that a test which fails ends some time
+        timer.join()
+
+
+def test_a_fault_of_the_compiler_is_no_refusal(monkeypatch):
+    def broken(*arguments):
+        raise AttributeError("a fault")
+
+    module = weft.compile(listing(1, "after")[0])
+    monkeypatch.setattr(bodies, "ControlForm", broken)
+    with pytest.raises(AttributeError, match="a fault"):
+        module(*listing(1, "after")[1])

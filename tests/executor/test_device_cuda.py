@@ -191,7 +191,7 @@ def test_what_goes_wrong_is_told(fake):
     fake.failing = {"cuMemAlloc_v2": 2}
     with pytest.raises(RuntimeFault, match="not enough memory"):
         module.to_device(x)
-    fake.failing = {"cuLaunchKernel": 1}
+    fake.failing = {"cuLaunchKernelEx": 1}
     with pytest.raises(RuntimeFault, match="launching"):
         module(OnTheGpu(driver.Memory(x.nbytes), x.shape))  # a new place: launches have to be recorded for it
     fake.failing = {}

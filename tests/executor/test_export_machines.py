@@ -184,6 +184,26 @@ def test_c_takes_all_memory_from_the_caller(tmp_path):
     assert "malloc" not in source and "stdlib" not in source and "WEFT_SMALL_ARENA_BYTES" in files[1].read_text()
 
 
+def test_names_that_no_file_and_no_comment_can_have(tmp_path):
+    """The model is called main, its graph and tensors end comments and lines, and the folder has quotes."""
+    b = Builder('x\nint broken; */ /* "')
+    graph = b.finish(b.relu(b.input('a */ \n /* "?', (3,))), b.normal(2), names=["/* y", "z"])
+    for form, machine in (("c", ready("C by gcc")), ("a", ready("aarch64")), ("wasm", ready("wasm in Node"))):
+        folder = tmp_path / ('a "b"' + ("\\" if form == "a" else form))  # Node takes no backslash
+        files = export_library(compile(graph, target=machine.target), folder, "main", form)
+        assert len({file.name for file in files}) == len(files) and "main.h" not in {file.name for file in files}
+        made, constant = machine.run(folder, "model_main", [np.float32([-1, 2, 0])])
+        assert np.frombuffer(made, "float32").tolist() == [0, 2, 0] and len(constant) == 8
+
+
+def test_a_model_without_kernels_is_c(tmp_path):
+    b = Builder("fixed")
+    graph = b.finish(b.normal(2, 3), names=["y"])
+    machine = ready("C by gcc")
+    export_library(compile(graph, target=machine.target), tmp_path, form="c")
+    assert len(machine.run(tmp_path, "fixed", [])[0]) == 24
+
+
 def test_an_index_outside_is_a_code_in_c(tmp_path):
     machine = ready("C by gcc")
     b = Builder("lookup")

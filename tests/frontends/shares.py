@@ -7,17 +7,14 @@ for row in rows(given, cases, name, examine):  a dict for each case: those of th
 With --jobs a case that ends its process, or takes longer than the limit, costs that process and no other case.
 """
 
-import contextlib
 import json
 import queue
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
-MARK = "\0row "
-"""What a line with a row begins with, since libraries write lines of their own."""
+from benchmarks.served import Served, answer
 
 
 def add_arguments(parser):
@@ -33,9 +30,7 @@ def add_arguments(parser):
 def rows(given, cases, name, examine):
     """What `examine` says about each case of a share, with its name; what the file says about those that it knows."""
     if given.serve:
-        for line in sys.stdin:
-            print(MARK + json.dumps(examine(cases[int(line)])), flush=True)
-        sys.exit()
+        answer(lambda line: examine(cases[int(line)]))
     part, parts = map(int, given.share.split("/"))
     files = [one for one in given.join or [given.json] if one and one.exists()]
     lines = [line for one in files for line in one.read_text().splitlines()]
@@ -70,32 +65,16 @@ def beside(given, numbers, until):
 
 def _feed(given, waiting, found, until):
     """Keeps one process busy, and begins another where that ends."""
-    process = None
-    while not waiting.empty() and time.monotonic() < until:
+    served = Served([sys.executable, "-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:], "--serve"])
+    while (left := until - time.monotonic()) > 0:
         try:
             number = waiting.get_nowait()
         except queue.Empty:
             break
-        if process is None:
-            command = [sys.executable, "-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:], "--serve"]
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )
-        cut = until - time.monotonic() < given.limit
-        timer = threading.Timer(min(given.limit, until - time.monotonic()), process.kill)
-        timer.start()
-        with contextlib.suppress(BrokenPipeError):  # then it ended already, and says no line
-            process.stdin.write(f"{number}\n")
-            process.stdin.flush()
-        line = next((line for line in process.stdout if line.startswith(MARK)), None)
-        timer.cancel()
-        if line is not None:
-            found.put((number, json.loads(line[len(MARK) :])))
-            continue
-        status, process = process.wait(), None
-        if not (cut and status == -9):
-            said = f"wrong: the process ended with {status}, or took more than {given.limit:.0f} s"
-            found.put((number, {"outcome": "wrong", "said": said}))
-    if process is not None:
-        process.kill()
+        said = served.ask(str(number), min(given.limit, left))
+        if isinstance(said, dict):
+            found.put((number, said))
+        elif time.monotonic() < until:
+            found.put((number, {"outcome": "wrong", "said": f"wrong: {said}, after at most {given.limit:.0f} s"}))
+    served.end()
     found.put(None)

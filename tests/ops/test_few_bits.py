@@ -140,3 +140,15 @@ def test_dequantized_weights(kind, scales):
         assert [node.op for node in made.nodes] == ["FewBitsMatMul"]
         (got,) = interpret_graph(made, {"x": given})
         close(got, given, weight.T)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form[2] <= 8])
+def test_words_for_machines_that_multiply_floats(form):
+    """On a GPU weights are words of neighbours; their meaning, and the program that a kernel is made of."""
+    graph, weight = product(*form, bias=form[2] == 3)
+    made = for_target(graph, find_target("cuda:sm_90a"))
+    assert [node.op for node in made.nodes] == ["WordsMatMul"]
+    x = np.random.default_rng(0).standard_normal((form[2], form[0])).astype(np.float32)
+    shift = float(form[2] == 3)
+    close(interpret_graph(made, {"x": x})[0] - shift, x, weight)
+    close(weft.compile(made, target="native")(x) - shift, x, weight)

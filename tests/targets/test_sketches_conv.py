@@ -14,11 +14,12 @@ from tests.hosts import lesser
 from weft import te
 from weft.builder import lower
 from weft.codegen.llvm.generate import generate
+from weft.core.errors import ScheduleError
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
-from weft.plan.planner import Choice, Unit, picking
+from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Point, Sketch
 from weft.targets.cpu.machine import CORES
 from weft.targets.cpu.sketches.conv import Size, Walk, _by_rows
@@ -143,6 +144,27 @@ def test_the_convolution_stands_by_its_sketch_on_every_machine(kind, target):
         chosen = [one for one in kernels_in(KINDS[kind], find_target(TARGETS[target])) if isinstance(one, Chosen)]
     tried = [tried for one in chosen for tried in one.schedule.tried]
     assert {one.name for one in tried if one and one.cost} == {"convolution"}
+
+
+def test_no_two_points_take_the_same_steps() -> None:
+    """A number that changes nothing is no choice: a search would measure one program several times."""
+    b = Builder("small")
+    seen: list[str] = []
+
+    def pick(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        for sketch in (one for one in sketches if one.name == "convolution"):
+            columns = sketch.columns()
+            for at in np.flatnonzero(sketch.legal(columns)):
+                with unit.schedule.attempt("next", unit.done):
+                    sketch.apply(sketch.point(columns, int(at)))
+                    seen.append(repr([step.as_python() for step in unit.schedule.trace.steps]))
+                    raise ScheduleError("next", "", "it was only looked at")
+        yield from analytic(unit, sketches)
+
+    graph = b.finish(b.conv(b.relu(b.input("x", (1, 8, 2, 2))), 8, 8, 3, 1, 1), names=["out"])
+    with picking(pick), knobs.override(cache=False, winograd=False):
+        list(kernels_in(graph, find_target(TARGETS["neoverse"])))
+    assert len(seen) > 20 and len(set(seen)) == len(seen)
 
 
 # ------------------------------------------------------------------------------------------------------ its reduction

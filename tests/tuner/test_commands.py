@@ -44,7 +44,8 @@ def test_records_are_looked_at_and_moved(cache, capsys):
         (["best", "abc"], "s.apply("),
         (["export", lines], "wrote 3 measurements"),
         (["import", lines], "0 new measurements"),
-        (["import", lines, "--database", str(cache / "other")], "3 new measurements"),
+        (["import", lines, "--database", str(cache / "other")], "1 schedules are in use now"),
+        (["best", "abc", "--database", str(cache / "other")], "in use"),
         (["merge", str(cache / "other")], "0 new measurements"),
         (["prune", "--best", "1", "--failures"], "removed 2 rows"),
         (["best", "--target", "native"], "in use"),
@@ -65,11 +66,16 @@ def test_what_makes_no_sense_is_refused(cache, capsys, words, said):
     assert main(["db", *words]) == 1 and said in capsys.readouterr().err
 
 
-def test_garbage_is_not_imported(cache, capsys):
-    (cache / "garbage").write_text("{}\n")
-    assert (
-        main(["db", "import", str(cache / "garbage")]) == 1 and "no record of a measurement" in capsys.readouterr().err
-    )
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "no record of a measurement"), ('{"in use": "models", "row": []}', "no schedule that is in use"),
+        ('{"in use": "accepted", "row": ["a", "b", "c", "nonsense", 1.0, "m", 2.0]}', "no schedule that is in use"),
+    ],
+)  # fmt: skip
+def test_garbage_is_not_imported(cache, capsys, text, said):
+    (cache / "garbage").write_text(f"{text}\n")
+    assert main(["db", "import", str(cache / "garbage")]) == 1 and said in capsys.readouterr().err
 
 
 def little(batch=1, seed=0):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.cli.facts import module_facts
+from weft.cli.given import UsageError
 from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import add_compiling, add_model, compiled, input_shapes, open_graph, output_path
 from weft.executor.store import save_modules
@@ -30,6 +31,8 @@ def targets(text: str | None) -> list[str]:
             found[-1] += f",{part}"
         else:
             found.append(part)
+    if twice := [one for at, one in enumerate(found) if one in found[:at]]:
+        raise UsageError(f"--target names {twice[0]} twice")
     return found
 
 
@@ -42,7 +45,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     modules = [compiled(graph, shapes, given, screen, one) for one in targets(given.target)]
     taken, module = time.perf_counter() - start, modules[0]
     with screen.working("linking"):
-        needs = [why for why in save_modules([one._executor for one in modules], output) if why]
+        found = zip(modules, save_modules([one._executor for one in modules], output))
+        needs = [f"for {one.target.name}, {why}" if len(modules) > 1 else why for one, why in found if why]
     facts: dict[str, Any] = {"file": str(output), "bytes": output.stat().st_size, "compile_s": taken, "needs": needs}
     facts |= module_facts(module)
     report = module.report() if given.report else None

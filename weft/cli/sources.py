@@ -46,9 +46,15 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=count, help="the batch of a built-in model (default 1)")
 
 
+def _machine(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it names no machine")
+    return text
+
+
 def add_compiling(parser: argparse.ArgumentParser, runs: bool = True) -> None:
     """The options of the compiler; those of a run where the command runs what it compiles."""
-    parser.add_argument("--target", help='the machine to compile for (default "auto": this one)')
+    parser.add_argument("--target", type=_machine, help='the machine to compile for (default "auto": this one)')
     parser.add_argument("--precision", choices=list(PRECISIONS), help="compute in a narrower type (default fp32)")
     parser.add_argument("--exact", action="store_true", help="without what rounds otherwise than plain sums do")
     if runs:

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import InternalError, WeftError
 from weft.core.knobs import knobs
 from weft.executor.cache import NO_MATTER
 from weft.executor.control import NoControl
@@ -324,11 +323,8 @@ class Region(Body):
         try:
             with knobs.override(**self._settings):
                 made = ControlForm(self._typed(arrays, mask), values, self.target, self.precision)
-        except (WeftError, InternalError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-            # The host runs it, as it does without this form, and says what is wrong with it.
-            self.close(next(iter(str(error).splitlines()), type(error).__name__))
-            if not isinstance(error, NoControl):
-                logger.warning("the native form of %s failed, a fault of Weft's", self.graph.name, exc_info=True)
+        except (NoControl, GraphError) as error:
+            self.close(str(error).splitlines()[0])  # the host runs it, and says what is wrong with such inputs
             return None
         for body in self.bodies:
             body.owed = 0.0

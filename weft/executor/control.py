@@ -43,6 +43,9 @@ APPEND = "Append"
 DECLINED = -1
 """The code of a call that meets sizes which no kernel is made for: the host computes it."""
 
+STOPPED = -2
+"""The code of a call during which the handler of a signal raised."""
+
 
 class NoControl(WeftError):
     """What has no native form, with the reason."""

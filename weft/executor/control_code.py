@@ -101,6 +101,47 @@ define internal void @control.set(ptr %slot, i64 %address, i64 %owner) {
   call void @control.release(i64 %old)
   ret void
 }
+; Whether a handler of a signal has raised (Ctrl-C). Python is asked once a second, by the clock of every 8th turn.
+; `ask` is the clock, PyGILState_Ensure, PyErr_CheckSignals, PyErr_Fetch, PyGILState_Release, room for what was raised.
+define internal i1 @control.stopped(ptr %ask, ptr %turns, ptr %last) {
+  %before = load i64, ptr %turns
+  %now = add i64 %before, 1
+  store i64 %now, ptr %turns
+  %part = and i64 %now, 7
+  %due = icmp eq i64 %part, 0
+  br i1 %due, label %look, label %on
+look:
+  %clock = load ptr, ptr %ask
+  %second = call i64 %clock(ptr null)
+  %old = load i64, ptr %last
+  store i64 %second, ptr %last
+  %same = icmp eq i64 %second, %old
+  %first = icmp eq i64 %old, 0
+  %early = or i1 %same, %first
+  br i1 %early, label %on, label %heed
+heed:
+  %at = getelementptr [8 x ptr], ptr %ask, i64 0, i64 1
+  %functions = load [4 x ptr], ptr %at
+  %ensure = extractvalue [4 x ptr] %functions, 0
+  %check = extractvalue [4 x ptr] %functions, 1
+  %fetch = extractvalue [4 x ptr] %functions, 2
+  %release = extractvalue [4 x ptr] %functions, 3
+  %state = call i32 %ensure()
+  %found = call i32 %check()
+  %raised = icmp ne i32 %found, 0
+  br i1 %raised, label %take, label %give
+take:
+  %kind = getelementptr [8 x ptr], ptr %ask, i64 0, i64 5
+  %value = getelementptr [8 x ptr], ptr %ask, i64 0, i64 6
+  %trace = getelementptr [8 x ptr], ptr %ask, i64 0, i64 7
+  call void %fetch(ptr %kind, ptr %value, ptr %trace)
+  br label %give
+give:
+  call void %release(i32 %state)
+  ret i1 %raised
+on:
+  ret i1 false
+}
 ; A block, with a reference, that holds some bytes and a part behind them; 0 where there is no memory.
 define internal i64 @control.behind(i64 %address, i64 %owner, i64 %bytes, i64 %part, i64 %more) {
   %sum = add i64 %bytes, %more

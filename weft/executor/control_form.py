@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +13,8 @@ import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.core.knobs import UNASKED_BYTES, knobs
-from weft.executor.control import DECLINED, Builder, NoControl, closed, input_name
-from weft.executor.control_ir import Writer
+from weft.executor.control import DECLINED, STOPPED, Builder, NoControl, closed, input_name
+from weft.executor.control_ir import ASKED, Writer
 from weft.executor.kernels import Kernel
 from weft.executor.steps import aligned_array, memory
 from weft.graph.ir import Array, Graph
@@ -40,7 +42,7 @@ class ControlForm:
         self.kernels = writer.kernels
         self._alive = [aligned_array(np.asarray(array)) for array in writer.weights]
         self._weights = [address_of(array) for array in self._alive]
-        self._first = sum(1 + len(value.tensor.dims) for value in part.graph.inputs) + len(self._weights) + 1
+        self._first = sum(1 + len(value.tensor.dims) for value in part.graph.inputs) + len(self._weights) + 1 + ASKED
         kinds = [value.tensor for value in part.graph.outputs]
         self._results = [(kind.numpy, kind.static if kind.is_static else None, len(kind.dims)) for kind in kinds]
         self._is_open = any(shape is None for _, shape, _ in self._results)
@@ -57,7 +59,7 @@ class ControlForm:
         except IndexError:
             arena = aligned_array(memory(max(self.writer.arena_bytes, 64) + 64)[1:], 64)
         entries += self._weights
-        entries.append(address_of(arena))
+        entries += (address_of(arena), *_asked(), 0, 0, 0)
         made: list[Any] = []
         for dtype, shape, rank in self._results:
             one = None if shape is None else np.empty(shape, dtype)
@@ -69,6 +71,8 @@ class ControlForm:
             self._arenas.append(arena)
         if code == DECLINED:
             return None
+        if code == STOPPED:
+            ctypes.pythonapi.PyErr_Restore(*map(ctypes.c_void_p, table[self._first - 3 : self._first].tolist()))
         if code:
             raise fault(self.kernels, code)
         if self._is_open:
@@ -89,6 +93,15 @@ class ControlForm:
 
 
 _counter = itertools.count()
+
+
+@functools.cache
+def _asked() -> tuple[int, ...]:
+    """The addresses of what a loop calls to learn whether a signal came."""
+    clock = ctypes.CDLL("ucrtbase")._time64 if sys.platform == "win32" else ctypes.CDLL(None).time
+    names = ("PyGILState_Ensure", "PyErr_CheckSignals", "PyErr_Fetch", "PyGILState_Release")
+    found = [clock, *(getattr(ctypes.pythonapi, name) for name in names)]
+    return tuple(ctypes.cast(one, ctypes.c_void_p).value or 0 for one in found)
 
 
 def _linked(text: str, name: str, kernels: Sequence[Kernel], target: Target) -> JitModule:

@@ -23,7 +23,7 @@ from typing import Union
 import numpy as np
 
 from weft.codegen.llvm.types import quote
-from weft.executor.control import DECLINED, Branch, ControlItem, Grow, Inner, NoControl, Part, Turns
+from weft.executor.control import DECLINED, STOPPED, Branch, ControlItem, Grow, Inner, NoControl, Part, Turns
 from weft.executor.control_code import HELPERS, Code
 from weft.executor.kernels import Packing
 from weft.executor.lower import Launch, View, described, updated_by
@@ -36,6 +36,9 @@ from weft.targets.base import Target
 
 MOST_TURNS = 1 << 40
 """The turns of a loop that has no limit."""
+
+ASKED = 8
+"""Entries of the table by which a loop asks whether a signal came (`@control.stopped`)."""
 
 _INFIX: dict[type[Expr], str] = {Add: "add", Sub: "sub", Mul: "mul"}
 _CALLS: dict[type[Expr], str] = {
@@ -102,9 +105,9 @@ class Writer(Code):
         self.results(scope)
         # What stands in the table behind the inputs follows from how many weights there are.
         behind = dim + len(self.weights)
-        first = {"WEIGHT": dim, "ARENA": behind, "RESULT": behind + 1}
+        first = {"WEIGHT": dim, "ARENA": behind, "ASK": behind + 1, "RESULT": behind + 1 + ASKED}
         text = "\n".join([*self.head(), *self.lines, *self.foot()])
-        return re.sub(r"(WEIGHT|ARENA|RESULT)_(\d+)", lambda found: str(first[found[1]] + int(found[2])), text)
+        return re.sub(r"(WEIGHT|ARENA|ASK|RESULT)_(\d+)", lambda found: str(first[found[1]] + int(found[2])), text)
 
     def head(self) -> list[str]:
         """What stands before the items: helpers, and the frame."""
@@ -119,6 +122,9 @@ class Writer(Code):
             f"  %args = alloca [{self._longest} x i64], align 64",
             f"  %slots = alloca [{2 * max(self.slots, 1)} x i64], align 16",
             f"  %cells = alloca [{max(self.cells, 1)} x i64], align 16",
+            "  %turns = alloca i64",
+            "  store i64 0, ptr %turns", "  %second = alloca i64", "  store i64 0, ptr %second",
+            "  %ask = getelementptr i64, ptr %table, i64 ASK_0",
             "  %code = alloca i32",
             "  store i32 0, ptr %code",
             f"  call void @llvm.memset.p0.i64(ptr %slots, i8 0, i64 {16 * max(self.slots, 1)}, i1 false)",
@@ -126,7 +132,7 @@ class Writer(Code):
 
     def foot(self) -> list[str]:
         """Lets go of all that the frame holds, however the call ended."""
-        failing = [("decline", DECLINED), ("no_memory", NO_MEMORY | 0xFFFF << KERNEL_SHIFT)]
+        failing = [("decline", DECLINED), ("stop", STOPPED), ("no_memory", NO_MEMORY | 0xFFFF << KERNEL_SHIFT)]
         made = ["  br label %leave"]
         for label, code in failing:
             made += [f"{label}:", f"  store i32 {code}, ptr %code", "  br label %leave"]
@@ -442,6 +448,8 @@ class Writer(Code):
         on = self.op(f"icmp ne i64 {self.load(going)}, 0")
         self.line(f"br i1 {self.op(f'and i1 {more}, {on}')}, label %{inside}, label %{end}")
         self.begin(inside)
+        stopped = self.op("call i1 @control.stopped(ptr %ask, ptr %turns, ptr %second)")
+        self.check(self.op(f"xor i1 {stopped}, true"), "stop")
         self.turn_inputs(body, item, rows, turn, limit)
         self.items(body)
         self.turn_outputs(body, item, kept, turn, going, limit)

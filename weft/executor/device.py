@@ -67,7 +67,7 @@ class LoadedModel:
 
     def launches(self, step: NativeStep, bases: Sequence[Any], arena: Any, errors: Any) -> list[list[Any]]:
         """The launches of each call of a stretch, for these addresses."""
-        found = []
+        found: list[list[Any]] = []
         places = {key: at * self.part_bytes for at, key in enumerate(self.reporters)}
         for at, call in enumerate(step.calls):
             if call.copies and len({(self._place(bases[base]), offset) for base, offset in call.arguments}) == 1:

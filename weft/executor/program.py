@@ -159,7 +159,8 @@ class _Builder:
         """Adds the tensors that a node makes."""
         spec = operator_of(node)
         if spec.compute is None:
-            raise NoKernel(f"{node.op} has no compiled form")
+            wait = "starts on the host; what is inside is compiled when it has run for as long as that takes"
+            raise NoKernel(f"{node.op} {wait if node.graphs else 'has no compiled form'}")
         types = [None if v is None else self.type(v) for v in node.inputs]
         results = [self.type(v) for v in node.outputs]
         values = [None if v is None else self.constants.get(v) for v in node.inputs]

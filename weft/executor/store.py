@@ -121,6 +121,8 @@ def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], li
     """
     if len(executors) > 1 and any(one.target.on_device for one in executors):
         raise ModuleFileError("a file for several machines holds code for processors: save that for a device alone")
+    if any(one.target.triple.startswith("wasm") for one in executors):
+        raise ModuleFileError("what a page or Node runs is no module file: `weft export --format wasm` writes that")
     place, first = saving_place(path), executors[0]
     file = _Writing(first)
     parts = [file.part(one, link) for one in executors]

@@ -68,7 +68,10 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     It gets the mode that any new file of this user gets (`mode`, less the umask), not a temporary file's.
     """
     beside = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
-    handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    try:
+        handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # nobody knows the name of the other
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file

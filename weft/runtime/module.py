@@ -220,7 +220,7 @@ class Module:
         lines = [f"{item.node.describe()}: {item.reason}" for item in found.host_nodes]
         shown = lines[:12] + ([f"and {len(lines) - 12} more"] if len(lines) > 12 else [])
         warnings.warn(
-            f"{len(lines)} nodes have no compiled kernel and run on the host:\n  " + "\n  ".join(shown),
+            f"{len(lines)} nodes have no kernel of their own and run on the host:\n  " + "\n  ".join(shown),
             HostWarning,
             stacklevel=4,
         )

@@ -34,6 +34,9 @@ FORMAT = 1
 PATIENCE = 30.0
 """Seconds that a writer waits for another."""
 
+IN_USE = '{"in use"'
+"""How lines of an export begin that are no measurements."""
+
 READ_ONLY = "it can only be read, so nothing can be measured: name another folder with WEFT_CACHE_DIR"
 
 _TABLES = """
@@ -204,12 +207,44 @@ class Database:
         except (WeftError, ValueError) as error:
             raise TuneError(f"{self.path}: a schedule that is in use is damaged: {error}") from error
 
+    def in_use(self) -> list[str]:
+        """Schedules and forms of models that are in use, on whatever machine, a line of JSON each."""
+        with self._explained():
+            tables = {name: self._connection.execute(f"SELECT * FROM {name}") for name in ("accepted", "algorithms")}
+            return [json.dumps({"in use": name, "row": row}) for name, rows in tables.items() for row in rows]
+
+    def use(self, lines: Iterable[str]) -> int:
+        """Puts lines of `in_use` into use, but where a program or model has something already; how many are new."""
+        rows = [_used(line) for line in lines]
+        with self._transaction() as connection:
+            before = connection.total_changes
+            for table, row in rows:
+                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            return connection.total_changes - before
+
     def models(self) -> list[tuple[str, str, float, float, int, float]]:
         """What models took: name, machine, seconds before and after, schedules put into use, when."""
         with self._explained():
             return list(
                 self._connection.execute("SELECT model, machine, before, after, kept, at FROM models ORDER BY at")
             )
+
+
+def _used(line: str) -> tuple[str, list[Any]]:
+    """The table and the row of a line of `in_use`; a TuneError where it is none."""
+    try:
+        data = json.loads(line)
+        table, row = data["in use"], data["row"]
+        kinds = [isinstance(one, kind) for one, kind in zip(row, (str, str, str, str, (int, float), str, (int, float)))]
+        if table not in ("accepted", "algorithms") or len(row) != len(kinds) or len(row) != 7 or not all(kinds):
+            raise ValueError("fields of the wrong type")
+        if table == "accepted":
+            Trace.from_json(row[3])
+        elif not all(isinstance(one, str) for pair in json.loads(row[3]).items() for one in pair):
+            raise ValueError("labels of the wrong type")
+    except (ValueError, TypeError, KeyError, AttributeError, WeftError) as error:
+        raise TuneError(f"this is no schedule that is in use ({error}): {line[:120]!r}") from None
+    return table, row
 
 
 def _texts(records: Records) -> tuple[dict[str, str], Any]:

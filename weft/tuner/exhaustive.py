@@ -12,7 +12,7 @@ import numpy as np
 from weft.tuner import cost_models
 from weft.tuner.model import Tuning
 from weft.tuner.records import Record
-from weft.tuner.search import BATCH, Proposer, Search
+from weft.tuner.search import Proposer, Search, batch_after
 from weft.tuner.space import Space
 
 WAYS: dict[str, tuple[str, str, float]] = {
@@ -48,7 +48,7 @@ def replay(space: Space, gains: Mapping[int, float], way: str, trials: int, seed
         proposer.learn()
     best: list[float] = []
     while len(best) < min(trials, len(gains)):
-        batch = proposer.propose(min(BATCH, trials - len(best)))
+        batch = proposer.propose(min(batch_after(len(best)), trials - len(best)))
         if not batch:
             break
         for number in batch:

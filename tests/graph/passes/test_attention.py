@@ -15,7 +15,6 @@ from weft.graph.passes.support import Names, Scope, count_uses
 from weft.models.builder import Builder
 from weft.models.language import bert_base
 
-
 ONNX_TYPES = {"float32": 1, "float16": 10, "bfloat16": 16}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from weft.codegen.c.generate import c_symbol, generate_bare
 from weft.executor.export.api import ERRORS, weights_symbol
 from weft.executor.export.header import example_text, header_text
-from weft.executor.export.plan import ExportError, LibraryPlan, Tensor, padded
+from weft.executor.export.plan import ExportError, LibraryPlan, Tensor, comment, padded
 
 WORDS_A_LINE = 6
 
@@ -37,7 +37,7 @@ def c_sources(plan: LibraryPlan, beside: bool) -> dict[str, str]:
     symbols = {symbol: c_symbol(func.name) for symbol, func in kernels.items()}
     name = plan.name
     source = [
-        f'#include "{name}.h"',
+        f'#include "{name}.h"\n\n#include <stddef.h>\n#include <string.h>',
         *pieces,
         _ORDER,
         "" if beside else f"extern const uint64_t {weights_symbol(plan)}[];",
@@ -123,7 +123,7 @@ def _run(plan: LibraryPlan, symbols: dict[str, str], arena: int, beside: bool) -
     lines: list[str] = []
     for step, (_, bases) in zip(plan.steps, plan.calls):
         for call, label in zip(step.calls, step.kernels):
-            lines.append(f"  /* {label.replace('*/', '* /')} */")
+            lines.append(f"  /* {comment(label)} */")
             for at, (number, offset) in enumerate(call.arguments):
                 kind, index = bases[number]
                 lines.append(f"  args[{at}] = {places[kind](index, offset)};")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import Template
 
 from weft.core.version import VERSION
-from weft.executor.export.plan import LibraryPlan, Tensor, padded
+from weft.executor.export.plan import LibraryPlan, Tensor, comment, padded
 
 _C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",
@@ -25,7 +25,7 @@ def header_text(plan: LibraryPlan, beside: bool = False, arena: int | None = Non
     words = {"name": plan.name, "upper": plan.name.upper(), "weights": given, "said": said, "arena": arena}
     return Template(_HEADER).substitute(
         words,
-        title=_comment(plan.title),
+        title=plan.title,
         version=VERSION,
         cpu=plan.target.cpu if arena is None else "any machine with a C compiler",
         link=link,
@@ -64,13 +64,9 @@ def c_type(dtype: str) -> str:
     return _C_TYPES.get(dtype, "uint8_t")
 
 
-def _comment(text: str) -> str:
-    return text.replace("*/", "* /").replace("\n", " ")
-
-
 def _lines(tensors: Sequence[Tensor]) -> str:
     rows = [
-        f"     {at}  {c_type(one.dtype)} {_comment(one.name)}{''.join(f'[{size}]' for size in one.shape)}"
+        f"     {at}  {c_type(one.dtype)} {comment(one.name)}{''.join(f'[{size}]' for size in one.shape)}"
         f"   ({one.dtype}, {one.bytes} bytes)"
         for at, one in enumerate(tensors)
     ]

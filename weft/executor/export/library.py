@@ -46,7 +46,7 @@ def export_library(
 
 def _write(plan: LibraryPlan, where: Path, form: str, beside: bool) -> list[Path]:
     make = {"c": _plain_c, "wasm": _web}.get(form, _library)
-    with tempfile.TemporaryDirectory(prefix="weft-export-", dir=where) as scratch:
+    with tempfile.TemporaryDirectory(prefix="weft-export-", dir=where.absolute()) as scratch:
         weights = Path(scratch) / f"{plan.name}.bin"
         _write_weights(plan, weights)
         files = make(plan, Path(scratch), form, beside)

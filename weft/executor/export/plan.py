@@ -84,10 +84,19 @@ def padded(size: int) -> int:
     return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
+TAKEN = frozenset("main math stddef stdint stdio stdlib string".split())
+"""Names of files that are there already, or that a header of ours would stand before."""
+
+
 def c_name(text: str) -> str:
-    """A name that C takes, made from any text."""
+    """A name that C takes, and files beside ours, made from any text."""
     plain = re.sub(r"[^0-9A-Za-z_]+", "_", text).strip("_").lower()
-    return f"model_{plain}" if not plain or plain[0].isdigit() else plain
+    return plain if plain.isidentifier() and plain not in TAKEN else f"model_{plain}".rstrip("_")
+
+
+def comment(text: str) -> str:
+    """A text of a model in one line that ends no comment and begins none."""
+    return " ".join(text.replace("*", " * ").split())
 
 
 def make_plan(module: Module, name: str | None = None) -> LibraryPlan:
@@ -112,7 +121,7 @@ def make_plan(module: Module, name: str | None = None) -> LibraryPlan:
             arrays.append(program.constants[number])
         copies.append(Copy(at, *places[number]))
     calls = [(s.symbol, _bases(s, places)) for s in program.steps if isinstance(s, NativeStep)]
-    title = module.graph.name or "model"
+    title = comment(module.graph.name) or "model"
     return LibraryPlan(
         c_name(name or title), title, module.target, one, inputs, outputs, calls, copies, arrays, program.arena_bytes
     )

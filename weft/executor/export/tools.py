@@ -81,7 +81,8 @@ def weights_object(weights: Path, symbol: str, made: Path, target: Target) -> No
     symbol = f"_{symbol}" if form == "macho" else symbol
     size = f".size {symbol}, {weights.stat().st_size}\n" if form in ("elf", "wasm") else ""
     text = _SECTIONS[form].format(section=section, flags=flags, symbol=symbol)
-    lines = [text, f".globl {symbol}", f".balign {ALIGNMENT}", f"{symbol}:", f'.incbin "{weights.as_posix()}"', size]
+    file = weights.as_posix().replace("\\", "\\\\").replace('"', '\\"')
+    lines = [text, f".globl {symbol}", f".balign {ALIGNMENT}", f"{symbol}:", f'.incbin "{file}"', size]
     compile_text("\n".join(lines), ".s", made, target)
 
 

@@ -28,7 +28,7 @@ def package(plan: LibraryPlan, beside: bool) -> dict[str, str]:
     }  # fmt: skip
     words = {
         "name": plan.name,
-        "title": plan.title.replace("*/", "* /"),
+        "title": plan.title,
         "inputs": json.dumps([_told(one) for one in plan.inputs]),
         "outputs": json.dumps([_told(one) for one in plan.outputs]),
         "weights": sum(padded(array.nbytes) for array in plan.arrays) or padded(0) if beside else 0,
@@ -104,6 +104,8 @@ class Model {
     };
     const given = [];
     if (WEIGHTS > 0) {
+      if (weights.byteLength !== WEIGHTS)
+        throw new Error("the weights of $name are " + WEIGHTS + " bytes, not " + weights.byteLength);
       given.push(room(WEIGHTS));
       const bytes = new Uint8Array(weights.buffer ?? weights, weights.byteOffset ?? 0, WEIGHTS);
       new Uint8Array(exports.memory.buffer).set(bytes, given[0]);
@@ -193,10 +195,12 @@ import { load } from "./$name.js";
 
 const model = await load();
 const inputs = {};
+if (process.argv.length > model.inputs.length + 2) throw new Error("there are more files than inputs");
 model.inputs.forEach((one, at) => {
   const file = process.argv[at + 2];
   const bytes = file ? new Uint8Array(readFileSync(file)) : new Uint8Array(one.bytes);
-  inputs[one.name] = new globalThis[one.array](bytes.buffer, 0, one.bytes / globalThis[one.array].BYTES_PER_ELEMENT);
+  if (bytes.length !== one.bytes) throw new Error(file + ": does not have the right size, " + one.bytes + " bytes");
+  inputs[one.name] = new globalThis[one.array](bytes.buffer);
 });
 Object.entries(model.run(inputs)).forEach(([name, array], at) => {
   writeFileSync("output_" + at + ".bin", new Uint8Array(array.buffer));

@@ -5,6 +5,7 @@
 
 The weights are put into panels when the model is compiled (weft/ops/few_bits.py). How wide those are, and whether the
 instruction wants signed or unsigned bytes beside signed digits, a callback says; None leaves the product as it is.
+For a machine that multiplies floats ("uint32") they become words of neighbours instead (weft/ops/few_bits_words.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from weft.graph.ir import Array, Graph, Node, TensorType, dtype_name
 from weft.graph.passes.support import Replacement, Scope, rewritten
 
-NAME, DOMAIN = "FewBitsMatMul", "weft"
+NAME, WORDS, DOMAIN = "FewBitsMatMul", "WordsMatMul", "weft"
 
 MOST_BLOCK = (1 << 23) // (128 * 256)
 """A sum of more digits of 8 bits times codes of 8 bits might not be a whole number that float32 holds."""
@@ -63,6 +64,8 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     if chosen is None or block * found.bits % 32 or block > MOST_BLOCK:
         return None
     kind, width = chosen
+    if kind == "uint32":
+        return _words(node, found, scope)
     shift = 128 if found.bits == 8 and kind == "int8" else 0
     codes = pack_bits(found.codes, found.bits)
     if shift:
@@ -82,6 +85,23 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     bias = node.inputs[5] if len(node.inputs) > 5 else None
     given = [x, *panels, *[None] * (3 - len(panels)), bias]
     return [Node(NAME, given, node.outputs, attributes, node.name, node.origin, DOMAIN)]
+
+
+def _words(node: Node, found: Weights, scope: Scope) -> Replacement:
+    """Weights as words of 32 bits, those of neighbouring columns together."""
+    features, blocks, block = found.codes.shape
+    packed = pack_bits(found.codes, found.bits).reshape(features, -1)
+    words = np.ascontiguousarray(packed).view("<u4").astype(np.uint32)
+    attributes: dict[str, Any] = {"K": found.inner, "N": features, "bits": found.bits, "block_size": block}
+    made = [words.T, found.scales.reshape(features, blocks).T]
+    if found.zeros is None:
+        attributes["zero"] = float(1 << (found.bits - 1))
+    else:
+        made.append(found.zeros.reshape(features, blocks).T)
+    given = [scope.new_constant(np.ascontiguousarray(one), f"{node.outputs[0].name}_words") for one in made]
+    bias = node.inputs[5] if len(node.inputs) > 5 else None
+    inputs = [node.inputs[0], *given, *[None] * (3 - len(given)), bias]
+    return [Node(WORDS, inputs, node.outputs, attributes, node.name, node.origin, DOMAIN)]
 
 
 def _packed(node: Node, scope: Scope) -> Weights | None:

@@ -71,20 +71,19 @@ class Processor:
 
 
 PROCESSORS = {
-    "cortex-a53": Processor((32 * _KB, 512 * _KB, 0), 4, "Arm DDI 0500, Cortex-A53 manual (BCM2837)"),
-    "cortex-a72": Processor((32 * _KB, 1 * _MB, 0), 4, "Arm 100095, Cortex-A72 manual (BCM2711)"),
-    "cortex-a76": Processor((64 * _KB, 512 * _KB, 2 * _MB), 4, "Arm 100798, Cortex-A76 manual (BCM2712)"),
-    "neoverse-n1": Processor((64 * _KB, 1 * _MB, 32 * _MB), 64, "Arm 100616, Neoverse N1 manual (Graviton2)"),
-    "neoverse-v1": Processor((64 * _KB, 1 * _MB, 32 * _MB), 64, "Arm 101427, Neoverse V1 manual (Graviton3)"),
-    "apple-m1": Processor((128 * _KB, 12 * _MB, 8 * _MB), 4, "Apple Silicon CPU Optimization Guide"),
-    "haswell": Processor((32 * _KB, 256 * _KB, 8 * _MB), 4, "Intel 248966, Optimization Reference Manual"),
-    "znver3": Processor(
-        (32 * _KB, 512 * _KB, 32 * _MB), 8, "AMD 56665, Optimization Guide for Family 19h, models 00-0F"
-    ),
-    "znver4": Processor((32 * _KB, 1 * _MB, 32 * _MB), 8, "AMD 57647, Optimization Guide for Zen 4"),
-    "spacemit-x60": Processor((32 * _KB, 512 * _KB, 0), 4, "SpacemiT K1 data sheet: VLEN 256"),
+    "cortex-a53": Processor((32 * _KB, 512 * _KB, 0), 4, "Linux, bcm2837.dtsi, which names Arm DDI 0500 (BCM2837)"),
+    "cortex-a72": Processor((32 * _KB, 1 * _MB, 0), 4, "L2 of BCM2711, Raspberry Pi 4; Arm 100095 *"),
+    "cortex-a76": Processor((64 * _KB, 512 * _KB, 2 * _MB), 4, "Linux, bcm2712.dtsi (L1 and L2); BCM2712 * (L3)"),
+    "neoverse-n1": Processor((64 * _KB, 1 * _MB, 32 * _MB), 64, "measured; AnandTech, A Peek Into Graviton2 (L3)"),
+    "neoverse-v1": Processor((64 * _KB, 1 * _MB, 32 * _MB), 64, "en.wikichip.org/wiki/AWS_Graviton3 (Graviton3)"),
+    "apple-m1": Processor((128 * _KB, 12 * _MB, 8 * _MB), 4, "en.wikipedia.org/wiki/Apple_M1, performance cores"),
+    "haswell": Processor((32 * _KB, 256 * _KB, 8 * _MB), 4, "Intel 248966 *; L3 of a Core i7-4770 *"),
+    "znver3": Processor((32 * _KB, 512 * _KB, 32 * _MB), 8, "AMD 56665, Optimization Guide for Family 19h *"),
+    "znver4": Processor((32 * _KB, 1 * _MB, 32 * _MB), 8, "AMD 57647, Optimization Guide for Zen 4 *"),
+    "spacemit-x60": Processor((32 * _KB, 512 * _KB, 0), 4, "docs.banana-pi.org, SpacemiT K1 datasheet: VLEN 256"),
 }
-"""Processors by LLVM's names for them; one that is not listed has the caches of its architecture's default."""
+"""Processors by LLVM's names for them; one that is not listed has the caches of its architecture's default. What stands
+before a star was known and not looked up again."""
 
 
 @functools.lru_cache(maxsize=64)

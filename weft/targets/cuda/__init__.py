@@ -25,6 +25,7 @@ TARGET = TargetSpec(
     algorithms=Algorithms(
         attention=later("weft.targets.cuda.attention:attention_proposer"),
         caches=True,
+        few_bits=later("weft.targets.gpu.reduction:words_for_few_rows"),
         narrow=later("weft.targets.gpu.reduction:waits_for_weights"),
     ),
     peaks=later("weft.targets.cuda.peaks:measure"),

@@ -28,8 +28,8 @@ ARCHITECTURES: dict[str, ThreadFacts] = {
         has_async_copy=False, gigahertz=1.59, lanes=64, matrix_products=512,
     ),
     "sm_80": replace(
-        _BEFORE, multiprocessors=108, shared_bytes=163 * _KB, multiprocessor_shared_bytes=164 * _KB, cache_bytes=40 * _MB,
-        gigahertz=1.41, lanes=64, matrix_products=1024,
+        _BEFORE, multiprocessors=108, shared_bytes=163 * _KB, multiprocessor_shared_bytes=164 * _KB,
+        cache_bytes=40 * _MB, gigahertz=1.41, lanes=64, matrix_products=1024,
     ),
     "sm_86": replace(
         _BEFORE, multiprocessors=84, multiprocessor_threads=1536, shared_bytes=99 * _KB,

@@ -40,6 +40,13 @@ STAGES = frozenset((
 
 KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
 """Queries of a block, keys of a thread at a time, and rows of threads of a block."""
+FEW: dict[str, tuple[int, ...]] = {"rows": (1, 2, 4, 8), "each": (1, 2, 4), "warps": (1, 2, 4, 8)}
+"""The same where there are few queries: each row of threads reads every key from shared memory."""
+
+
+def _knobs(queries: int) -> dict[str, tuple[int, ...]]:
+    return FEW if queries <= model.LEAST_QUERIES else KNOBS
+
 
 # ------------------------------------------------------------------------------------------------------ what it costs
 
@@ -97,7 +104,7 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
     problem = Problem(sizes, machine)
     least = min(sizes.keys, model.LEAST_PART * sizes.value_size)
     counts = np.arange(1, max(1, sizes.keys // least) + 1)
-    grids = np.meshgrid(*KNOBS.values(), counts, indexing="ij")
+    grids = np.meshgrid(*_knobs(sizes.queries).values(), counts, indexing="ij")
     c = dict(zip((*KNOBS, "count"), (grid.ravel() for grid in grids)))
     tile = c["each"] * problem.across
     c["part"] = _up(ceildiv(sizes.keys, c["count"]), tile)
@@ -144,15 +151,17 @@ def match(unit: Unit) -> Sketch | None:
     width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
     sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
     steps = _Steps(sizes, unit, parts)
-    rows = tuple(rows for rows in KNOBS["rows"] if queries % rows == 0)
+    knobs = _knobs(queries)
+    rows = tuple(rows for rows in knobs["rows"] if queries % rows == 0)
     if width != steps.width or not rows:
         return None
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
-    knobs = {**KNOBS, "rows": rows}
-    return Sketch("attention", knobs, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c)))
+    return Sketch(
+        "attention", {**knobs, "rows": rows}, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c))
+    )
 
 
 def reader_of(s: Schedule, name: str) -> Block:

@@ -110,7 +110,7 @@ share a column at most."""
 COLUMN_PART, PARTED_THREADS = 64, 128
 """Parts of columns have so many values for each thread, and are made where a multiprocessor has fewer threads."""
 MOST_WAITING_ROWS = 8
-"""A product of more rows than these does not wait for its weights alone: they are widened when the model is compiled."""
+"""A product of more rows than these does not wait for its weights alone: they are widened when it is compiled."""
 SHARED_FROM, SHARED_ELEMENTS = 128, 64
 """A reduction at the elements of its reader is shared by threads where it is deeper than this, and where each thread of
 a warp of every multiprocessor has fewer elements than this."""

@@ -39,6 +39,11 @@ def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     return lambda rows, size: rows <= model.MOST_WAITING_ROWS
 
 
+def words_for_few_rows(target: Target) -> Callable[[int, int], tuple[str, int] | None]:
+    """What `few_bits` asks: words of weights, where few rows wait for them."""
+    return lambda rows, columns: ("uint32", 1) if rows <= model.MOST_WAITING_ROWS else None
+
+
 def is_contiguous(facts: Facts) -> bool:
     """Whether neighbours in memory are reduced into one element, in the largest of what is read."""
     main = main_load(facts)

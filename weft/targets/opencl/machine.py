@@ -27,10 +27,16 @@ NAMED = {
                                shared_bytes=32 << 10, multiprocessor_shared_bytes=32 << 10, registers=0,
                                cache_bytes=128 << 10), {"fp16"}),
 }  # fmt: skip
-"""GPUs of phones and boards to compile for, and their features. Limits of work groups and threads are those of Arm's
-OpenCL developer guides (Midgard 100614, Bifrost and Valhall 101574) and GPU datasheet, and of Qualcomm's Snapdragon
-OpenCL guide (80-NB295-11); cores those of RK3399, Kirin 980 and Snapdragon 865. Midgard has no warps: 4 is the width of
-a vector. A Mali's local memory is main memory behind its caches. Nothing was measured on them here."""
+"""GPUs of phones and boards to compile for, and their features, as far as owners have shown what clinfo says of them:
+
+    mali-t860     RK3399: local memory of 32 KB that is main memory, fp16, fp64 (github.com/plaidml/plaidml/issues/182);
+                  groups of 256 of its sibling T628 (…/227). Midgard has no warps: 4 is the width of a vector
+    mali-g76      Kirin 980; a warp of 8 (anandtech.com/show/12834); groups of 384 and local memory that is main memory
+                  of its sibling G52 (github.com/ARM-software/ComputeLibrary/issues/999)
+    adreno-650    Snapdragon 865: 3 units (github.com/xmrig/xmrig/issues/2383); local memory of 32 KB of other Adrenos
+
+No source was found for caches, for threads of a multiprocessor (Arm 100614 says up to 384 of Midgard), nor for the
+Adreno's warp and groups: those are judgements. Nothing was measured on them here."""
 
 
 def device_facts(device: Any) -> ThreadFacts:

@@ -72,23 +72,20 @@ def match(unit: Unit) -> Sketch | None:
     if shape.depthwise:  # every tap is unrolled
         places = min(places, max(4, model.MOST_UNROLLED // unit.facts.depth))
     size = Size(blocks, rows, places, registers)
+    image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(places, registers) + 1)),
-        "unroll": (1, 2, 4, 8, 16),
-        "by_rows": (0, 1),
-        "fetch": (0, 1),
+        "unroll": (1,) if shape.depthwise else tuple(n for n in (2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
+        "by_rows": (0,) if shape.depthwise else (0, 1),
+        "fetch": (0,) if shape.depthwise else (0, 1),
     }
-    rule = {
-        "unroll": 4,
-        # Where an image is read once, none of it has to stay.
-        "by_rows": int(
-            shape.together > 1
-            and _by_rows(load_bytes(shape.image), load_bytes(shape.weight), unit.target.cache_bytes[1])
-        ),
-        "fetch": int(load_bytes(shape.weight) > unit.target.cache_bytes[0]),
-    }
+    # Where an image is read once, none of it has to stay; what passes by is not fetched ahead.
+    by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
+    fetch = not by_rows and weight > unit.target.cache_bytes[0]
+    rule = {"unroll": min(4, last), "by_rows": int(by_rows), "fetch": int(fetch)}
+    rule = {knob: number if number in knobs[knob] else knobs[knob][0] for knob, number in rule.items()}
     again = math.prod(extent(axis) for axis in shape.others)
     if shape.depthwise and shape.block is not None:
         again *= extent(shape.block)
@@ -98,7 +95,13 @@ def match(unit: Unit) -> Sketch | None:
     def cost(columns: Columns) -> Any:
         return around_rule(rule, time)(columns) * size.cycles(walked, columns)
 
-    return Sketch("convolution", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
+    def legal(columns: Columns) -> Any:
+        """Tiles that fit, and numbers that change what is done: other points would be the same again."""
+        rolled = _overlaps(unit.facts, shape, columns["places"])
+        differs = np.logical_not(rolled) | (columns["unroll"] == rule["unroll"])
+        return size.legal(columns) & differs & ((columns["fetch"] == 0) | (columns["by_rows"] == 0))
+
+    return Sketch("convolution", knobs, lambda point: _apply(unit, shape, point), cost, legal)
 
 
 def _walk(unit: Unit, shape: Shape) -> Walk:
@@ -240,21 +243,19 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     nest.compute_tile(unit, sums, final, outer[-1])
     innermost = _schedule_sums(unit, sums, shape, point)
     rows = _row_steps(shape, point)
-    if point["fetch"] and innermost is not None and rows > 1 and not shape.depthwise and not point["by_rows"]:
-        # The rows of the image share the fetching of the next channels' weights.
-        sums.prefetch(packed, innermost, rows, outer=outer[0])
-    elif point["fetch"] and innermost is not None and rows == 1 and not shape.depthwise and not point["by_rows"]:
-        # Each weight is read once: they stream through, and are asked for well ahead.
-        step = _step_bytes(unit, shape, point)
-        sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // step))
+    if point["fetch"] and innermost is not None:
+        if rows > 1:  # the rows of the image share the fetching of the next channels' weights
+            sums.prefetch(packed, innermost, rows, outer=outer[0])
+        else:  # each weight is read once: they stream through, and are asked for well ahead
+            sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // _step_bytes(unit, shape, point)))
     unit.done.update([name, final.name, sums.name])
-    if point["by_rows"] and not shape.depthwise:  # what a part of the rows reads is padded where it is read
+    if point["by_rows"]:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
 
 
 def _is_copied(unit: Unit, shape: Shape, point: Point) -> bool:
     """Whether parts of the image are copied before they are read."""
-    if not point["by_rows"] or shape.row is None or shape.depthwise or _passes(unit, shape, point) < model.LEAST_PASSES:
+    if not point["by_rows"] or shape.row is None or _passes(unit, shape, point) < model.LEAST_PASSES:
         return False
     return _collides(unit, shape.image)
 
@@ -321,7 +322,7 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
             final.unroll(inner)
     parts: list[Var] = []
     work = unit.facts.points * unit.facts.depth
-    if point["by_rows"] and not shape.depthwise and rows:
+    if point["by_rows"] and rows:
         length = _row_steps(shape, point)
         part = max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
         if part < length:
@@ -395,7 +396,7 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
                 sums.unroll(loop)
     elif _overlaps(facts, shape, point["places"]):
         sums.pragma(reduce[-1], "rolled")
-    elif last > point["unroll"] > 1:
+    elif last > point["unroll"]:
         reduce[-1], inner = sums.split(reduce[-1], factor=point["unroll"])
         sums.unroll(inner)
     elif last > 1:
@@ -404,11 +405,13 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
     return reduce[-1] if reduce else None
 
 
-def _overlaps(facts: Facts, shape: Shape, places: int) -> bool:
+def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:
     """Whether a step of the reduction reads what another place reads: LLVM would keep all of it in registers."""
     along = facts.step(shape.image, facts.reduce[-1].var)
     across = 0 if shape.place is None else facts.step(shape.image, shape.place.var)
-    return bool(along and across) and abs(along or 0) < places * abs(across or 0) and extent(facts.reduce[-1]) > 1
+    if not along or not across or extent(facts.reduce[-1]) == 1:
+        return False
+    return abs(along) < places * abs(across)
 
 
 def pack_weight(unit: Unit, load: Load, channel: Axis, width: int, outer: Sequence[Axis]) -> str:

@@ -188,7 +188,10 @@ def match(unit: Unit) -> Sketch | None:
 
     def legal(columns: Columns) -> Any:
         rows, vectors, parts = columns["rows"], columns["vectors"], columns["parts"]
-        return size.fits(rows, vectors) & ((parts == plan.parts) | size.fits(rows * parts, vectors))
+        held = size.fits(rows, vectors) & ((parts == plan.parts) | size.fits(rows * parts, vectors))
+        # Blocks that are larger than the product are all one.
+        high = (columns["tiles"] <= ceildiv(product.m, rows)) | (columns["tiles"] == plan.tiles)
+        return held & high & ((columns["panels"] <= ceildiv(across, vectors)) | (columns["panels"] == plan.panels))
 
     choices = {knob: tuple(sorted({*numbers, default[knob]})) for knob, numbers in knobs.items()}
     return Sketch("matmul", choices, apply, cost, legal)

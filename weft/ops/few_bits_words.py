@@ -1,0 +1,112 @@
+"""WordsMatMul: a product of few rows with weights of 2, 4 or 8 bits in blocks, for machines that multiply floats.
+
+    y[.., n] = sum over words w of scale[b, n] * sum over p of x[.., w * each + p] * (number p of w, n - zero[b, n])
+
+It is what MatMulNBits becomes on a GPU (`graph/passes/few_bits.py`): a word of 32 bits holds neighbours along the inner
+dimension, low bits first, and words of neighbouring columns lie together, so that a thread reads vectors of them while
+all threads of a row read the same x. A number becomes a float without a conversion: as the low bits of 2²³.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any
+
+import numpy as np
+
+from weft import te
+from weft.expr.nodes import Expr
+from weft.graph.ir import Array, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.passes.few_bits import DOMAIN, WORDS
+from weft.ops.convolution import is_empty
+from weft.ops.elementwise_support import expect_shape
+
+_BITS_OF_TWO_TO_23, _TWO_TO_23 = 0x4B000000, 8388608.0
+
+
+class _Layout:
+    """The numbers that say how weights lie: `each` numbers of a word, `words` in all, `groups` of a block."""
+
+    def __init__(self, use: Use) -> None:
+        self.inner, self.features, self.bits, self.block = (
+            int(use.need(name)) for name in ("K", "N", "bits", "block_size")
+        )
+        self.each, self.blocks = 32 // self.bits, -(-self.inner // self.block)
+        if self.bits not in (2, 4, 8) or self.block % self.each:
+            raise use.error(f"{self.bits} bits in blocks of {self.block} do not fill words")
+        self.groups = self.block // self.each
+        self.words = self.blocks * self.groups
+
+
+def _infer(c: Infer) -> list[Type]:
+    x, layout = c.tensor(0), _Layout(c)
+    expect_shape(c, 1, (layout.words, layout.features))
+    for position in (2, 3):
+        if c.has(position):
+            expect_shape(c, position, (layout.blocks, layout.features))
+    return [TensorType(x.dtype, None if x.shape is None else (*x.shape[:-1], layout.features))]
+
+
+def _evaluate(c: Evaluate, x: Array, words: Array, scales: Array, zeros: Any = None, bias: Any = None) -> Array:
+    layout = _Layout(c)
+    shifts = np.arange(layout.each, dtype=np.uint32) * np.uint32(layout.bits)
+    numbers = (words[:, None] >> shifts[:, None]) & np.uint32((1 << layout.bits) - 1)
+    numbers = numbers.reshape(layout.blocks, layout.block, layout.features).astype(np.float64)
+    shift = float(c.get("zero", 0)) if zeros is None else zeros[:, None].astype(np.float64)
+    weight = ((numbers - shift) * scales[:, None].astype(np.float64)).reshape(-1, layout.features)[: layout.inner]
+    made = x.astype(np.float64) @ weight
+    return np.asarray((made if bias is None else made + bias).astype(x.dtype))
+
+
+def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
+    if is_empty(c.types[0], *c.outputs):
+        return None
+    layout, kind = _Layout(c), c.outputs[0].dtype
+    axis = te.reduce_axis(layout.words, "w")
+    w, b = axis.var, axis.var // layout.groups
+    zero = None if zeros is not None else float(c.get("zero", 0))
+
+    def number(word: Expr, part: int, n: Any) -> Expr:
+        """A number less its zero point; both are whole numbers that 2²³ plus them holds, if the zero point is one."""
+        digit = (word >> te.const(part * layout.bits, "uint32")) & te.const((1 << layout.bits) - 1, "uint32")
+        high = te.reinterpret(digit | te.const(_BITS_OF_TWO_TO_23, "uint32"), "float32")
+        if zero is not None and zero == int(zero):
+            return high - te.const(_TWO_TO_23 + zero, "float32")
+        plain = high - te.const(_TWO_TO_23, "float32")
+        return plain - (te.const(zero, "float32") if zero is not None else zeros[b, n].astype("float32"))
+
+    def element(row: Any, part: int) -> Expr:
+        place = w * layout.each + part
+        if layout.inner % layout.block == 0:
+            return x[(*row, place)].astype("float32")
+        value = x[(*row, te.minimum(place, layout.inner - 1))].astype("float32")
+        return te.select(place < layout.inner, value, te.const(0.0, "float32"))
+
+    def value(*at: Any) -> Any:
+        *row, n = at
+        terms = [element(row, part) * number(words[w, n], part, n) for part in range(layout.each)]
+        return te.sum(scales[b, n].astype("float32") * functools.reduce(operator.add, terms), axis=axis)
+
+    result = te.stage(c.out_shape(), value, "words_matmul")
+    if bias is None and kind == "float32":
+        return result
+
+    def finish(*at: Any) -> Expr:
+        whole = result[at] if bias is None else result[at] + bias[at[-1]].astype("float32")
+        return whole.astype(kind)
+
+    return te.stage(c.out_shape(), finish, "words_bias")
+
+
+register(
+    WORDS,
+    _infer,
+    _evaluate,
+    _compute,
+    "complex",
+    domain=DOMAIN,
+    takes="A:float[*s @K], B:uint32, scales:float, zero_points:uint8|float?, bias:float[@N]?",
+    traits="heavy",
+)
