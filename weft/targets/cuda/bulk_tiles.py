@@ -174,7 +174,7 @@ class _Operand:
             load.buffer.name,
             load.dtype.bytes * math.prod(int_value(n) or 0 for n in load.buffer.shape),
         )
-        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (LINE, CHUNK))
+        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (fit.SECTOR, CHUNK))
         self.may_copy = plain_load(operand) is not None and not constant
         self.is_tensor = self.is_tensor and row > 0 and (self.may_copy or not self.is_wrong)
 
