@@ -153,10 +153,9 @@ def show(row: dict[str, Any]) -> None:
     print(f"{row['weights']}: {row['bytes'] / 1e6:.1f} MB, floor {row['floor ms']:.2f} ms ({row['GB/s']:.1f} GB/s)")
     for name, taken in row["ms"].items():
         share, ratio = row["floor ms"] / taken, taken / row["ms"]["weft"]
-        print(
-            f"  {name:6s} {1e3 / taken:7.1f} tokens/s  {taken:7.2f} ms (best {row['best ms'][name]:.2f})  {share:4.0%}"
-        )
-        print(f"         of the floor; weft is {ratio:.2f} of it")
+        best = row["best ms"][name]
+        print(f"  {name:6s} {1e3 / taken:7.1f} tokens/s  {taken:7.2f} ms (best {best:.2f})  {share:4.0%} of the floor")
+        print(f"         Weft's speed over its: {ratio:.2f}")
     for name, why in row["refused"].items():
         print(f"  {name:6s} {why}")
     for label, size, count, taken in sorted(row.get("kernels", ()), key=lambda kernel: -kernel[3])[:12]:
