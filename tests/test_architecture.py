@@ -55,7 +55,7 @@ FACTS = {
     "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
-    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SWIZZLE_128 _PROMOTION_128, "
+    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
     "graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
     "POSITIVE, vdla.offload _INT32 _UINT8",
