@@ -28,7 +28,7 @@ GROUP_PRODUCTS = 1.55
 FETCHED_BYTES = 36
 """Bytes a cycle that a multiprocessor fetches into shared memory."""
 SECTOR, GROUP_ODD_ROWS, GROUP_ALONE = 32, 1.6, 8
-"""Bytes at whose multiples rows should begin; how much longer others take to be fetched, and such of odd elements."""
+"""Bytes at whose multiples rows should begin; how much longer others take to be fetched, and such of one element."""
 SHARED_BYTES, WARP_READ_BYTES = 128, 110
 """Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix."""
 WARP_STEP, GROUP_STEP = 40, 30
