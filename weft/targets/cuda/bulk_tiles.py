@@ -104,10 +104,7 @@ class BulkTiles(GroupTiles):
         rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         copies = [c["copies"] >> at & 1 for at in range(2)]
-        x, y = (
-            np.where(copied, 1.0, fit.BULK_ODD_ROWS if one.is_odd else 1.0)
-            for copied, one in zip(copies, self.operands)
-        )
+        x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
         fetched = (tile_x * x + tile_y * y) * LINE
         step = np.maximum(products * fit.BULK_PRODUCTS, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
@@ -176,7 +173,8 @@ class _Operand:
             load.buffer.name,
             load.dtype.bytes * math.prod(int_value(n) or 0 for n in load.buffer.shape),
         )
-        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (fit.SECTOR, CHUNK))
+        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (LINE, CHUNK))
+        self.row_cost = fit.BULK_ODD_ROWS[row * load.dtype.bytes % fit.SECTOR != 0] if self.is_odd else 1.0
         self.may_copy = plain_load(operand) is not None and not constant
         self.is_tensor = self.is_tensor and row > 0 and (self.may_copy or not self.is_wrong)
 

@@ -52,8 +52,8 @@ BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
 BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
-BULK_ODD_ROWS = 2.7
-"""How much longer rows take that do not begin at multiples of SECTOR bytes."""
+BULK_ODD_ROWS = (2.2, 2.7)
+"""How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either."""
 BULK_COPY = (3000, 0.0012)
 """Cycles of a kernel that copies such an operand into other rows, and for each byte."""
 BULK_TILE, BULK_START = (750, 0.022), 3800
