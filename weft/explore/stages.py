@@ -51,7 +51,8 @@ def _placed(module: Module) -> Iterator[tuple[Any, Target]]:
         for step in one.runner.program.steps:  # those of `lowered` are made again for a form of the cache
             for holder in (step, *getattr(step, "inner", {}).values()):
                 executor = getattr(holder, "executor", None)
-                waiting += [(part, executor.target) for part in getattr(executor, "specializations", ())]
+                if executor is not None:
+                    waiting += [(part, executor.target) for part in getattr(executor, "specializations", ())]
 
 
 def kernels(module: Module) -> Iterator[Compiled]:
