@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -44,7 +45,7 @@ def test_records_are_looked_at_and_moved(cache, capsys):
         (["best", "abc"], "s.apply("),
         (["export", lines], "wrote 3 measurements"),
         (["import", lines], "0 new measurements"),
-        (["import", lines, "--database", str(cache / "other")], "1 schedules are in use now"),
+        (["import", lines, "--database", str(cache / "other")], "3 new measurements"),
         (["best", "abc", "--database", str(cache / "other")], "in use"),
         (["merge", str(cache / "other")], "0 new measurements"),
         (["prune", "--best", "1", "--failures"], "removed 2 rows"),
@@ -69,8 +70,8 @@ def test_what_makes_no_sense_is_refused(cache, capsys, words, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{}", "no record of a measurement"), ('{"in use": "models", "row": []}', "no schedule that is in use"),
-        ('{"in use": "accepted", "row": ["a", "b", "c", "nonsense", 1.0, "m", 2.0]}', "no schedule that is in use"),
+        ("{}", "no record of a measurement"),
+        (replace(record("abc", at=1.0, status=Status.CRASH), used=True).to_json(), "fields of the wrong type"),
     ],
 )  # fmt: skip
 def test_garbage_is_not_imported(cache, capsys, text, said):

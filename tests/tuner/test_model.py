@@ -10,6 +10,7 @@ import pytest
 
 import weft
 from tests.tuner.small import TARGET, Pretending, product
+from weft.cli.tune_report import write_report
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.executor.kernels import _CACHE
@@ -20,7 +21,6 @@ from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
 from weft.tuner.records import TuneError
-from weft.tuner.report import write_report
 from weft.tuner.space import space_of
 from weft.tuner.task import tasks_of
 from weft.tuner.view import status_line, summary, task_table

@@ -54,7 +54,8 @@ def test_the_learned_model_begins_with_the_estimate_and_corrects_it(space):
     features, prior = space.features(points), space.prior[points]
     gains = np.array([gain_of(space.point(int(number))[1]) for number in points])
     model, alone = cost_model("prior + learned"), cost_model("learned")
-    assert np.array_equal(np.argsort(model.score(features, prior)), np.argsort(Analytic().score(features, prior) * 4))
+    said = np.maximum(Analytic().score(features, prior), -4.0) * 4  # how hopeless a point is does not matter
+    assert np.array_equal(np.argsort(model.score(features, prior), kind="stable"), np.argsort(said, kind="stable"))
     for one in (model, alone):
         one.fit([Group(features[:80], prior[:80], gains[:80])])
         assert rank_correlation(one.score(features[80:], prior[80:]), gains[80:]) > 0.7
@@ -141,7 +142,7 @@ def test_a_replayed_search_meets_every_point_of_its_pool_once(way, space):
     pool = np.random.default_rng(5).choice(space.legal, 40, replace=False)
     gains = {int(number): gain_of(space.point(int(number))[1]) for number in pool}
     curve = replay(space, gains, way, 100)
-    assert len(curve) == 40 and curve == sorted(curve) and curve[-1] == max(gains.values())
+    assert len(curve) == 39 and curve == sorted(curve) and curve[-1] == max(gains.values())  # the default is known
     assert trials_to(curve, 0.0) == 1 and trials_to(curve, 99.0) is None
 
 

@@ -2,8 +2,8 @@
 
 stats              how many there are, for which machines and compilers; failures by kind; models
 best [TASK]        the best of each task of this machine, and the steps of one
-export FILE        all measurements, and what is in use, as lines of JSON
-import FILE        those of an export; for programs that have no schedule in use, its are put into use
+export FILE        all measurements as lines of JSON
+import FILE        those of an export; schedules in use there are put into use for programs that have none
 merge FILE         those of another database
 prune              removes what other compilers measured; --failures, --best N
 """
@@ -20,7 +20,7 @@ from weft.cli.screen import Screen, seconds
 from weft.cli.sources import count
 from weft.schedule.trace import Trace
 from weft.targets.registry import find_target
-from weft.tuner.database import IN_USE, Database
+from weft.tuner.database import Database
 from weft.tuner.records import Record, Status, compiler_version, machine_key
 
 ACTIONS = ("stats", "best", "export", "import", "merge", "prune")
@@ -128,17 +128,12 @@ def _figure(record: Record) -> str:
 def _change(database: Database, given: argparse.Namespace, screen: Screen) -> None:
     if given.action == "export":
         records = database.records()
-        used = database.in_use()
-        lines = [record.to_json() for record in records] + used
-        Path(given.file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        screen.line(f"wrote {len(records)} measurements to {given.file}, and {len(used)} schedules that are in use")
+        Path(given.file).write_text("".join(f"{record.to_json()}\n" for record in records), encoding="utf-8")
+        screen.line(f"wrote {len(records)} measurements to {given.file}, {sum(r.used for r in records)} of them in use")
     elif given.action == "import":
         text = Path(given.file).read_text(encoding="utf-8", errors="replace")
-        lines = [line for line in text.splitlines() if line.strip()]
-        records = [Record.from_json(line) for line in lines if not line.startswith(IN_USE)]
-        more = database.use(line for line in lines if line.startswith(IN_USE))
-        new = database.add(records)
-        screen.line(f"{new} new measurements from {given.file}, {more} schedules are in use now")
+        new = database.add([Record.from_json(line) for line in text.splitlines() if line.strip()])
+        screen.line(f"{new} new measurements from {given.file}")
     elif given.action == "merge":
         screen.line(f"{database.merge(Path(given.file))} new measurements from {given.file}")
     else:

@@ -14,6 +14,7 @@ from weft.cli.given import UsageError, refuse
 from weft.cli.pool_command import add_certificates, folder_of
 from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_model, count, input_shapes, natural, open_graph
+from weft.cli.tune_report import write_report
 from weft.core.knobs import knobs
 from weft.executor.module import bind_shapes
 from weft.tuner.cost_models import MODELS
@@ -21,7 +22,6 @@ from weft.tuner.database import Database
 from weft.tuner.exhaustive import measure_all, regret_rows
 from weft.tuner.explorers import EXPLORERS
 from weft.tuner.model import Tuning, make_tuning
-from weft.tuner.report import write_report
 from weft.tuner.shipped import said_of
 from weft.tuner.view import View, summary, task_table
 

@@ -13,7 +13,7 @@
     algorithms   other forms of a whole model
     model        a whole model: time shared among tasks, a set of schedules accepted when the model is faster
     template     spaces that a user writes
-    view, report what one sees of it
+    view         what one sees of it (a report: weft/cli/tune_report.py)
 
 Nothing imports this package but the command line, and `weft.compile` and `weft.tune` when they are asked to tune.
 """

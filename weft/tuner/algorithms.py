@@ -20,11 +20,8 @@ from weft.plan.overrides import Records
 if TYPE_CHECKING:
     from weft.tuner.model import Tuning
 
-SHARE = 0.3
-"""The part of the time that may go into this."""
-
-LEAST_GAIN = 1.01
-"""What gains less, a schedule or a form of the whole model, is left out: it may be noise."""
+SHARE = 0.3  # the part of the time that may go into this
+LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
 
 
 class Choice(NamedTuple):

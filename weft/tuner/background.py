@@ -26,11 +26,8 @@ from weft.tuner.view import summary
 
 logger = logging.getLogger("weft.tuner")
 
-IDLE = 19
-"""How nice the child is to everybody else."""
-
-PATIENCE = 4.0
-"""The child may take so many times its budget: at idle priority it waits for others."""
+IDLE = 19  # how nice the child is to everybody else
+PATIENCE = 4.0  # the child may take so many times its budget: at idle priority it waits for others
 
 
 class Background:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,24 +33,17 @@ from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 from weft.tuner.task import Task
 
-SAMPLE_SECONDS = 300e-6
-"""A call that takes less is repeated until a sample lasts that long."""
+SAMPLE_SECONDS = 300e-6  # a call that takes less is repeated until a sample lasts that long
+ROUNDS, MOST_ROUNDS, LEAST_SECONDS = 6, 40, 0.04
+"""Turns of a pair, the first for warming up: more of them until so much time has passed, which is little beside
+building. What shares a core with others is as fast as alone for milliseconds at a time."""
 
-ROUNDS = 6
-"""Turns of a pair; the first is for warming up."""
-
-DEVICE_ROUNDS = 16
-"""The same on a device, whose own clock is read."""
-
-BUSY = 0.2
-"""The share of the time that others may take before more turns are needed."""
-
+DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
+BUSY = 0.2  # the share of the time that others may take before more turns are needed
 COLD, MOST_COPIES = 2, 128
 """Copies of constants fill the second cache of a core so many times, if they are not more than so many."""
 
-HOPELESS = 1.6
-"""A point that takes so many times as long as the default after two turns is not measured further."""
-
+HOPELESS = 1.6  # a point that takes so many times as long as the default after two turns is not measured further
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
 """How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
 
@@ -74,13 +67,11 @@ class Kernel:
     def bind(self, arrays: Sequence[Any]) -> None:
         """Lays the arguments out as a model does: copies of constants in large pages, where they are worth that.
 
-        In a model other kernels run before this one is called again, and constants are no longer in the caches of a
-        core. So there are several copies, which take turns.
+        There other kernels run before the next call, and constants leave a core's caches: several copies take turns.
         """
         task, blocks = self.task, WeightBlocks()
         self.results: list[Any] = []
-        own: dict[int, Any] = {}
-        fixed: dict[int, Any] = {}
+        own, fixed = dict[int, Any](), dict[int, Any]()
         for at, parameter in enumerate(self.parameters):
             if isinstance(parameter, Packing):
                 fixed[at] = parameter.apply(arrays[parameter.source])
@@ -92,20 +83,15 @@ class Kernel:
                     self.results.append(own[at])
         size = sum(one.nbytes for one in fixed.values())
         copies = min(MOST_COPIES, 1 + COLD * task.target.cache_bytes[1] // size) if size else 1
-        turns: list[Any] = []
         self._bound: list[Any] = []
         for _ in range(copies):
-            made = {
-                at: blocks.copy(one) if one.nbytes >= LEAST_BYTES else aligned_array(np.array(one))
-                for at, one in fixed.items()
-            }
-            bound = tuple(own[at] if at in own else made[at] for at in range(len(self.parameters)))
-            slots = self.function._fast(bound)
-            if slots is None:
-                raise TuneError(f"the arguments of {task.label} do not fit its program")
-            turns.append(slots)
-            self._bound.append(bound)
-        self._turns = itertools.cycle(turns)
+            for at, one in fixed.items():
+                own[at] = blocks.copy(one) if one.nbytes >= LEAST_BYTES else aligned_array(np.array(one))
+            self._bound.append(tuple(own[at] for at in range(len(self.parameters))))
+        turns = list(map(self.function._fast, self._bound))
+        if None in turns:
+            raise TuneError(f"the arguments of {task.label} do not fit its program")
+        self._turns: Iterator[Any] = itertools.cycle(turns)
 
     def run(self, times: int = 1) -> None:
         """Calls it; a RuntimeFault where it says that it failed."""
@@ -273,7 +259,9 @@ def in_turns(calls: Sequence[Call], threads: int, rounds: int = ROUNDS) -> tuple
     times = [_repeats(call, clock) for call in calls]
     best = [float("inf")] * len(calls)
     used, passed = 0.0, 0.0
-    for turn in range(rounds):
+    for turn in range(max(rounds, MOST_ROUNDS)):
+        if turn >= rounds and passed > LEAST_SECONDS:
+            break
         for at, call in enumerate(calls):
             wall, own, begin = time.perf_counter(), time.process_time(), clock()
             call(times[at])

@@ -28,15 +28,12 @@ if TYPE_CHECKING:
 
 Array = Any
 
-LEAST_POINTS = 4
-"""Measured points from which something can be learnt."""
-
+LEAST_POINTS = 4  # measured points from which something can be learnt
 PRIOR_WEIGHT, LEAST_WEIGHT = 4.0, 0.5
 """The margin of a point that the analytic estimate takes to be twice as fast: where it ranked what was measured
 rightly, and where it did not."""
 
-TREES, DEPTH, RATE = 40, 3, 0.25
-"""Small trees: a space of a million points is scored as a whole after every batch."""
+TREES, DEPTH, RATE = 40, 3, 0.25  # small trees: a space of a million points is scored as a whole after every batch
 
 
 class Group(NamedTuple):

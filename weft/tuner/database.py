@@ -28,15 +28,8 @@ from weft.targets.base import Target
 from weft.tuner import database_path
 from weft.tuner.records import Outcome, Record, Status, TuneError, compiler_version, machine_key
 
-FORMAT = 1
-"""Of the tables."""
-
-PATIENCE = 30.0
-"""Seconds that a writer waits for another."""
-
-IN_USE = '{"in use"'
-"""How lines of an export begin that are no measurements."""
-
+FORMAT = 1  # of the tables
+PATIENCE = 30.0  # seconds that a writer waits for another
 READ_ONLY = "it can only be read, so nothing can be measured: name another folder with WEFT_CACHE_DIR"
 
 _TABLES = """
@@ -59,6 +52,12 @@ CREATE TABLE IF NOT EXISTS models (
 _COLUMNS = (
     "task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace, threads, estimate, at, "
     "label"
+)
+
+
+_USED = (
+    "EXISTS (SELECT 1 FROM accepted AS a WHERE (a.task, a.machine, a.version, a.trace) = "
+    "(m.task, m.machine, m.version, m.trace) AND m.status = 'ok')"
 )
 
 
@@ -122,13 +121,21 @@ class Database:
     # ------------------------------------------------------------------------------------------------- measurements
 
     def add(self, records: Iterable[Record]) -> int:
-        """Writes measurements, those that are there already left out; how many are new."""
-        rows = [_row(record) for record in records]
+        """Writes measurements, those that are there already left out; how many are new.
+
+        Schedules that were in use elsewhere are put into use for programs that have none.
+        """
+        given = list(records)
+        used = [(r.task, r.machine, r.version, r.outcome.trace, r.outcome.gain, r.label, r.at) for r in given if r.used]
         with self._transaction() as connection:
             before = connection.total_changes
             places = ", ".join("?" * len(_COLUMNS.split(",")))
-            connection.executemany(f"INSERT OR IGNORE INTO measurements ({_COLUMNS}) VALUES ({places})", rows)
-            return connection.total_changes - before
+            connection.executemany(
+                f"INSERT OR IGNORE INTO measurements ({_COLUMNS}) VALUES ({places})", map(_row, given)
+            )
+            new = connection.total_changes - before
+            connection.executemany("INSERT OR IGNORE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)", used)
+            return new
 
     def records(self, task: str | None = None, machine: str | None = None, version: str | None = None) -> list[Record]:
         """The measurements, in the order in which they ended: of one task, machine and compiler, or all."""
@@ -137,7 +144,7 @@ class Database:
         where = " AND ".join(f"{key} = ?" for key in wanted) or "1"
         with self._explained():
             rows = self._connection.execute(
-                f"SELECT {_COLUMNS} FROM measurements WHERE {where} ORDER BY at, id", tuple(wanted.values())
+                f"SELECT {_COLUMNS}, {_USED} FROM measurements AS m WHERE {where} ORDER BY at, id", [*wanted.values()]
             ).fetchall()
         return [_record(row) for row in rows]
 
@@ -173,10 +180,7 @@ class Database:
         self, model: str, target: Target, before: float, after: float, chosen: Mapping[str, tuple[Trace, float]],
         beside: Records | None = None,
     ) -> bool:  # fmt: skip
-        """Puts a set of schedules into use, by the keys of programs, each with its gain.
-
-        Not where something else is in use by now than what they were measured beside: another process was faster.
-        """
+        """Puts schedules into use, by programs, each with its gain; not where others than `beside` are by now."""
         machine, version, now = machine_key(target), compiler_version(), time.time()
         rows = [(task, machine, version, trace.to_json(), gain, model, now) for task, (trace, gain) in chosen.items()]
         with self._transaction() as connection:
@@ -207,21 +211,6 @@ class Database:
         except (WeftError, ValueError) as error:
             raise TuneError(f"{self.path}: a schedule that is in use is damaged: {error}") from error
 
-    def in_use(self) -> list[str]:
-        """Schedules and forms of models that are in use, on whatever machine, a line of JSON each."""
-        with self._explained():
-            tables = {name: self._connection.execute(f"SELECT * FROM {name}") for name in ("accepted", "algorithms")}
-            return [json.dumps({"in use": name, "row": row}) for name, rows in tables.items() for row in rows]
-
-    def use(self, lines: Iterable[str]) -> int:
-        """Puts lines of `in_use` into use, but where a program or model has something already; how many are new."""
-        rows = [_used(line) for line in lines]
-        with self._transaction() as connection:
-            before = connection.total_changes
-            for table, row in rows:
-                connection.execute(f"INSERT OR IGNORE INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            return connection.total_changes - before
-
     def models(self) -> list[tuple[str, str, float, float, int, float]]:
         """What models took: name, machine, seconds before and after, schedules put into use, when."""
         with self._explained():
@@ -230,40 +219,21 @@ class Database:
             )
 
 
-def _used(line: str) -> tuple[str, list[Any]]:
-    """The table and the row of a line of `in_use`; a TuneError where it is none."""
-    try:
-        data = json.loads(line)
-        table, row = data["in use"], data["row"]
-        kinds = [isinstance(one, kind) for one, kind in zip(row, (str, str, str, str, (int, float), str, (int, float)))]
-        if table not in ("accepted", "algorithms") or len(row) != len(kinds) or len(row) != 7 or not all(kinds):
-            raise ValueError("fields of the wrong type")
-        if table == "accepted":
-            Trace.from_json(row[3])
-        elif not all(isinstance(one, str) for pair in json.loads(row[3]).items() for one in pair):
-            raise ValueError("labels of the wrong type")
-    except (ValueError, TypeError, KeyError, AttributeError, WeftError) as error:
-        raise TuneError(f"this is no schedule that is in use ({error}): {line[:120]!r}") from None
-    return table, row
-
-
 def _texts(records: Records) -> tuple[dict[str, str], Any]:
     return {task: trace.to_json() for task, trace in records.traces.items()}, records.algorithms
 
 
-def _check(path: Path, connection: sqlite3.Connection, known: tuple[int, ...]) -> None:
+def _check(path: Path, connection: sqlite3.Connection, known: tuple[int, ...]) -> sqlite3.Connection:
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version not in known:
         raise TuneError(f"{path} was written by another Weft (format {version}): move it away")
+    return connection
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
     """A file that nobody here may write; beside one that others write lies what they share, else it does not change."""
-    shared = path.with_name(path.name + "-shm").exists()
-    how = "mode=ro" if shared else "immutable=1"
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", timeout=PATIENCE, isolation_level=None, uri=True)
-    _check(path, connection, (FORMAT,))
-    return connection
+    how = "mode=ro" if path.with_name(path.name + "-shm").exists() else "immutable=1"
+    return _check(path, sqlite3.connect(f"{path.absolute().as_uri()}?{how}", isolation_level=None, uri=True), (FORMAT,))
 
 
 def _number(value: float) -> float | None:
@@ -280,11 +250,9 @@ def _row(record: Record) -> tuple[Any, ...]:
 
 
 def _record(row: tuple[Any, ...]) -> Record:
-    infinity = float("inf")
-    task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace = row[:11]
-    threads, estimate, at, label = row[11:]
-    outcome = Outcome(
-        Status(status), infinity if seconds is None else seconds, infinity if baseline is None else baseline, busy,
-        detail, trace,
-    )  # fmt: skip
-    return Record(task, machine, version, sketch, json.loads(point), outcome, threads, estimate or 0.0, at, label)
+    task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace, *rest = row
+    threads, estimate, at, label, used = rest
+    taken, base = (float("inf") if one is None else one for one in (seconds, baseline))
+    outcome = Outcome(Status(status), taken, base, busy, detail, trace)
+    place = (task, machine, version, sketch, json.loads(point), outcome)
+    return Record(*place, threads, estimate or 0.0, at, label, bool(used))

@@ -24,8 +24,7 @@ WAYS: dict[str, tuple[str, str, float]] = {
 }
 """Ways to search: cost model, explorer, and the share drawn at random."""
 
-NEAR, REPLAYED = 0.98, 128
-"""Within 2 % of the best; trials that are replayed over a measured space."""
+NEAR, REPLAYED = 0.98, 128  # within 2 % of the best; trials that are replayed over a measured space
 
 
 def measure_all(tuning: Tuning, search: Search, most: int, observe: Callable[[Tuning, Record | None], None]) -> int:
@@ -40,20 +39,20 @@ def measure_all(tuning: Tuning, search: Search, most: int, observe: Callable[[Tu
 
 
 def replay(space: Space, gains: Mapping[int, float], way: str, trials: int, seed: int = 0) -> list[float]:
-    """A search over a measured pool: the best gain after each trial."""
+    """A search over a measured pool: the best gain after each trial, the default's at first."""
     model, explorer, epsilon = WAYS[way]
     pool = space.restricted(np.fromiter(gains, np.int64, len(gains)))
     proposer = Proposer(pool, cost_models.cost_model(model, seed, space), explorer, seed, epsilon)
     if way in ("prior + learned", "analytic"):
         proposer.learn()
-    best: list[float] = []
+    best, first = list[float](), max((gains[number] for number in pool.known), default=0.0)
     while len(best) < min(trials, len(gains)):
         batch = proposer.propose(min(batch_after(len(best)), trials - len(best)))
         if not batch:
             break
         for number in batch:
             proposer.gains[number] = gains[number]
-            best.append(max(best[-1] if best else 0.0, gains[number]))
+            best.append(max(best[-1] if best else first, gains[number]))
         proposer.learn()
     return best
 

@@ -23,15 +23,9 @@ Array = Any
 Score = Callable[[Array], Array]
 """What a model says of points, by their numbers."""
 
-EPSILON = 0.15
-"""The share of a batch that is drawn at random."""
-
-NEAR = -3.0
-"""Drawn are points that are estimated at up to eight times the best: 2 ** -NEAR."""
-
-DIVERSE = 0.05
-"""How much of the spread of scores a knob is worth that no other point of the batch has so."""
-
+EPSILON = 0.15  # the share of a batch that is drawn at random
+NEAR = -3.0  # drawn are points that are estimated at up to eight times the best: 2 ** -NEAR
+DIVERSE = 0.05  # how much of the spread of scores a knob is worth that no other point of the batch has so
 WALKERS, STEPS, POPULATION, GENERATIONS = 128, 60, 256, 8
 
 
@@ -155,7 +149,6 @@ def choose_batch(
         chosen.append(pool[number])
         known |= {(points[number][0], *pair) for pair in points[number][1].items()}
     near = space.legal[space.prior[space.legal] >= NEAR]
-    others = [
-        int(one) for one in random.permutation(near)[: 8 * count] if int(one) not in seen and int(one) not in chosen
-    ]
+    any_ = (int(one) for one in random.permutation(near)[: 8 * count])
+    others = [one for one in any_ if one not in seen and one not in chosen]
     return chosen + others[: count - len(chosen)]

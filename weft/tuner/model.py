@@ -49,29 +49,18 @@ from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
 
-WORTH = 0.005
-"""The share of a model's time below which a task is left alone."""
-
+WORTH = 0.005  # the share of a model's time below which a task is left alone
 FASTER = 1.002
 """How much faster a whole model has to be, in the median of pairs measured in turns; and surely not slower."""
 
-LAST_SHARE = 0.15
-"""The share of the time that is kept for measuring the whole model at the end."""
-
-ACCEPTED = 3
-"""How often a set is measured anew because another process put something into use meanwhile."""
-
+LAST_SHARE = 0.15  # the share of the time that is kept for measuring the whole model at the end
+ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST = 3.0, 4
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart."""
 
-DEVICE_TURNS = 5
-"""How often each form of a model runs in turns on a device, a third of those seconds each time."""
-
-BACKGROUND_SECONDS = 600.0
-"""How long a model is tuned beside its use."""
-
-MODEL_SECONDS = 600.0
-"""The longest that compiling and measuring a whole model may take."""
+DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
+BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use
+MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 
 
 def seconds_of(budget: str | float) -> float:
@@ -261,7 +250,7 @@ class Tuning:
         search = self.searches.get(task.key)
         if search is None or not search.trials:
             return task.seconds * 1e3
-        return task.seconds / search.gain * 0.5 ** min(search.idle, 40)
+        return task.seconds / search.gain * math.pow(0.5, search.idle)
 
     # -------------------------------------------------------------------------------------------------- accepting
 

@@ -101,6 +101,8 @@ class Record:
     at: float = 0.0
     """When it ended, in seconds since 1970."""
     label: str = field(default="", compare=False)
+    used: bool = field(default=False, compare=False)
+    """Whether its schedule is in use where it comes from."""
 
     def to_json(self) -> str:
         """As a line of an export."""
@@ -120,6 +122,7 @@ class Record:
             made = Record(**data)
             ok = all(isinstance(number, int) for number in made.point.values()) and made.at >= 0
             texts = (made.task, made.machine, made.version, made.sketch, made.label)
+            ok = ok and (made.used is False or (made.used is True and made.outcome.status is Status.OK))
             if not ok or not all(isinstance(one, str) for one in texts):
                 raise ValueError("fields of the wrong type")
         except (ValueError, TypeError, KeyError, AttributeError, WeftError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import functools
 import os
 import pickle
 import select
@@ -20,20 +21,16 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
 from weft.plan.sketch import Point
+from weft.runtime.threads import get_threads
 from weft.tuner.bench import Bench
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 
-BUILD_SECONDS = 60.0
-"""The longest that a candidate may take to be built."""
-
-RUN_SECONDS = 10.0
-"""The longest that it may run, besides some hundred times the default's time."""
-
+BUILD_SECONDS = 60.0  # the longest that a candidate may take to be built
+RUN_SECONDS = 10.0  # the longest that it may run, besides some hundred times the default's time
 MOST_LINE = 1 << 24
 
-ASK_SECONDS = 0.1
-"""How often a child that may be stopped is looked after."""
+ASK_SECONDS = 0.1  # how often a child that may be stopped is looked after
 
 Say = Callable[[str], None]
 """Sends a line to the parent."""
@@ -70,18 +67,11 @@ def in_child(
     `limit` is how many seconds it has; where `extended` is given, it has so many from its first line on. Where `stop`
     is given it is asked now and then, and ends the child.
     """
-    answers = said_by_child(lambda say: iter([work(say)]), limit, extended, stop)
+    answers = _said(*_fork(lambda say: iter([work(say)])), limit, extended, stop)
     try:
         return next(answers)
     finally:
         answers.close()
-
-
-def said_by_child(
-    work: Callable[[Say], Iterator[str]], limit: float, extended: float | None, stop: Callable[[], bool] | None = None
-) -> Generator[str, None, None]:
-    """The texts that a function gives one after another in a child, each with the limits of `in_child`."""
-    return _said(*_fork(work), limit, extended, stop)
 
 
 def _fork(work: Callable[[Say], Iterator[str]]) -> tuple[int, int]:
@@ -101,7 +91,7 @@ def _fork(work: Callable[[Say], Iterator[str]]) -> tuple[int, int]:
 def _said(
     child: int, read: int, limit: float, extended: float | None = None, stop: Callable[[], bool] | None = None
 ) -> Generator[str, None, None]:
-    """What a child says; it is ended with the generator."""
+    """The texts that a child gives one after another, each with the limits of `in_child`; it ends with them."""
     try:
         yield from _answers(child, read, limit, extended, stop)
     finally:
@@ -190,20 +180,20 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
+def _built(bench: Bench, at: tuple[Region, Point], say: Say) -> Iterator[str]:
+    yield pickle.dumps(bench.build(*at)).hex()
+
+
 def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], limit: float) -> Iterator[Any]:
     """The kernels of points in order, or their outcomes, each built in a child of its own, as many as there are cores.
 
     Building needs no device: these are forked by the child that has it open, and leave it alone.
     """
-
-    def build(at: tuple[Region, Point]) -> tuple[int, int]:
-        return _fork(lambda say: iter([pickle.dumps(bench.build(*at)).hex()]))
-
     left, started = deque(points), deque[tuple[int, int]]()
     try:
         while left or started:
-            while left and len(started) < _cores():
-                started.append(build(left.popleft()))
+            while left and len(started) < get_threads():
+                started.append(_fork(functools.partial(_built, bench, left.popleft())))
             bench.default.run()  # the first time it takes a while, in which others build
             made = _said(*started.popleft(), limit)
             try:
@@ -216,11 +206,6 @@ def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], lim
         for child, read in started:
             os.close(read)
             _end(child)
-
-
-def _cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class LocalRunner:
@@ -263,7 +248,7 @@ class LocalRunner:
                 if outcome.status is Status.FAULT:  # a device does nothing right any more in this process
                     os._exit(0)
 
-        answers = said_by_child(work, self.build_seconds, running)
+        answers = _said(*_fork(work), build_seconds, running)
         try:
             for text in answers:
                 yield Outcome.from_json(text)

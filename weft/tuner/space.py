@@ -31,17 +31,11 @@ from weft.tuner.task import Task
 if TYPE_CHECKING:
     from weft.tuner.cost_models import CostModel
 
-Array = Any
-"""A numpy array; numpy's own annotations say no more here."""
+Array = Any  # a numpy array; numpy's own annotations say no more here
 
-CHUNK = 1 << 16
-"""Points that are scored at a time."""
-
-UNSURE = 1.25
-"""How much longer than the planner's choice the best point of a derived sketch is taken to last."""
-
-MOST_PAIRS = 6
-"""Of so many knobs the products of two are features too."""
+CHUNK = 1 << 16  # points that are scored at a time
+UNSURE = 1.25  # how much longer than the planner's choice the best point of a derived sketch is taken to last
+MOST_PAIRS = 6  # of so many knobs the products of two are features too
 
 
 @dataclass(frozen=True)
@@ -54,6 +48,8 @@ class Region:
     """The program before any step."""
     scale: float = 1.0
     """What its estimates are multiplied by."""
+    is_planned: bool = False
+    """Whether the planner chooses among its points."""
 
     @functools.cached_property
     def choices(self) -> dict[str, Array]:
@@ -151,7 +147,7 @@ def regions_of(task: Task) -> list[Region]:
     # What only a derived sketch fits may stand beside the real work: parts of Winograd's program that hardly ever run.
     known_first = [(any(one.name != DERIVED for one in offer[2]), offer[0], len(offer[2])) for offer in offers]
     _, unit, sketches = offers[known_first.index(max(known_first))]
-    made = [Region(sketch, _planned(task, unit, sketch), task.fresh) for sketch in sketches]
+    made = [Region(sketch, _planned(task, unit, sketch), task.fresh, is_planned=True) for sketch in sketches]
     known = [region for region in made if region.sketch.name != DERIVED] or [_varied(task)]
     least = min(float(region.estimates.min()) for region in known)
     derived = [region for region in made if region.sketch.name == DERIVED]
@@ -200,6 +196,11 @@ class Space:
     def default(self) -> int:
         """The point that the planner tries first."""
         return int(np.argmin(self.estimates))
+
+    @property
+    def known(self) -> set[int]:
+        """The point that needs no trial: the planner's own choice, which every other is measured beside."""
+        return {self.default} if self.size and self.region_of(self.default)[0].is_planned else set()
 
     def region_of(self, number: int) -> tuple[Region, int]:
         """The region of a point, and its place there."""

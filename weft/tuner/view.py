@@ -14,8 +14,7 @@ from rich.text import Text
 from weft.tuner.model import Tuning
 from weft.tuner.records import Record
 
-MOST_ROWS = 14
-EVERY_SECONDS = 0.25
+MOST_ROWS, EVERY_SECONDS = 14, 0.25
 
 
 class View:

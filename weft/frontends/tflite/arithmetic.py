@@ -125,6 +125,6 @@ operator("ARG_MIN")(_placed("ArgMin"))
 def _transformed(c: Any, op: Any, x: Value, lengths: Value) -> Value:
     """A transform along the last axis; complex numbers are pairs here, along one more."""
     rows, count = c.ints(lengths)
-    if (rows, x.tensor.shape[-2]) != (1, 1):
+    if (rows, x.tensor.dims[-2]) != (1, 1):
         raise Unsupported("a Fourier transform of two axes")
     return c.op("DFT", c.unsqueeze(x, -1), np.int64(count), np.int64(-2), onesided=1)  # type: ignore[no-any-return]

@@ -45,7 +45,7 @@ FEW: dict[str, tuple[int, ...]] = {"rows": (1, 2, 4, 8), "each": (1, 2, 4), "war
 
 
 def _knobs(queries: int) -> dict[str, tuple[int, ...]]:
-    return FEW if queries <= model.LEAST_QUERIES else KNOBS
+    return FEW if queries <= model.FEW_QUERIES else KNOBS
 
 
 # ------------------------------------------------------------------------------------------------------ what it costs

@@ -118,7 +118,8 @@ def _is_worth_sharing(facts: Facts, target: Target) -> bool:
     """Whether several threads should share the reduction of one element."""
     machine = nest.threads_of(target)
     few = facts.points < model.SHARED_ELEMENTS * machine.multiprocessors * machine.warp
-    return facts.depth > model.SHARED_FROM and few
+    each = max(1, len(facts.loads) // 2)  # a turn may be several products: of the numbers in a word
+    return facts.depth * each > model.SHARED_FROM and few
 
 
 def _split(unit: Unit, parts: int) -> None:

@@ -15,8 +15,7 @@ from weft.tuner.shipped import said_of
 from weft.tuner.view import summary
 
 WIDTH, HEIGHT = 420, 120
-LEAST_FOR_REGRET = 48
-"""Measured points from which replayed searches say something."""
+LEAST_FOR_REGRET = 48  # measured points from which replayed searches say something
 
 
 def write_report(tuning: Tuning) -> str:
