@@ -52,7 +52,7 @@ def _placed(module: Module) -> Iterator[tuple[Any, Target]]:
             for holder in (step, *getattr(step, "inner", {}).values()):
                 executor = getattr(holder, "executor", None)
                 if executor is not None:
-                    waiting += [(part, executor.target) for part in executor.specializations]
+                    waiting += [(part, executor.target) for part in getattr(executor, "specializations", ())]
 
 
 def kernels(module: Module) -> Iterator[Compiled]:

@@ -112,7 +112,9 @@ class BulkTiles(GroupTiles):
         step = np.maximum(products * fit.BULK_PRODUCTS, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
-        tile = of_tile + written * tile_x * tile_y * (1 + fit.GROUP_WORK * self.work)
+        # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.
+        alone = fit.GROUP_WRITTEN[0] * fit.GROUP_WORK * self.work
+        tile = of_tile + (written + alone) * tile_x * tile_y
         # Of points that cost the same, the one of the most stages.
         cycles = rounds * (steps * (step + waits) + tile) + fit.BULK_START - c["stages"]
         start, each = fit.BULK_COPY
