@@ -33,7 +33,9 @@ class StructuredModule(Module):
         if given is None:
             try:
                 feeds = self._feeds(args, named)
-                given = [feeds[name] for name in self._names]
+                given = [feeds.pop(name) for name in self._names]
+                if feeds:
+                    raise KeyError
             except (ArgumentError, KeyError):
                 raise ArgumentError(f"the model is called as in its example: ({calls.describe()})") from None
         native = not given or any(map(calls.is_native, given))  # a model without inputs gives its framework's arrays

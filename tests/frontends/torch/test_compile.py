@@ -75,8 +75,21 @@ def test_a_call_of_another_form_says_how_it_is_called(nested):
     args, kwargs = arguments()
     with pytest.raises(ArgumentError, match=r"x, \(pair_0, pair_1\), extra=\{e: extra_e\}, factor=3"):
         compiled(args[0])
-    with pytest.raises(ArgumentError, match="compiled for 3 where 4 is given"):
+    with pytest.raises(ArgumentError, match="compiled for 3, not 4"):
         compiled(*args, **{**kwargs, "factor": 4})
+
+
+def test_arguments_that_are_left_out_or_added_are_not_guessed():
+    class Scaled(torch.nn.Module):
+        def forward(self, x, scale=1.0, negated=False):
+            return -x * scale if negated else x * scale
+
+    x = torch.ones(2)
+    compiled = weft.compile(Scaled(), {"x": x, "scale": 2.0})
+    assert compiled(x=x, scale=2.0).tolist() == [2.0, 2.0]
+    for call in ((lambda: compiled(x=x)), (lambda: compiled(x)), (lambda: weft.compile(Scaled(), x)(x, negated=True))):
+        with pytest.raises(ArgumentError, match="called as in its example"):
+            call()
 
 
 def test_parameters_are_shared_not_copied():

@@ -56,12 +56,12 @@ class Calls:
         """The inputs of the graph, for a call with these arguments; None where they have another structure."""
         leaves, structure = pytree.tree_flatten((args, self._in_order(kwargs)))
         if structure != self.arguments:
+            if any(not name and constant is not ANY for name, constant in self.leaves):  # a default may be another
+                raise ArgumentError(f"the model is called as in its example: ({self.describe()})")
             return None
         for given, (name, constant) in zip(leaves, self.leaves):
             if not name and constant is not ANY and given is not constant and given != constant:
-                raise ArgumentError(
-                    f"the model was compiled for {constant!r} where {given!r} is given: compile it again"
-                )
+                raise ArgumentError(f"the model was compiled for {constant!r}, not {given!r}: compile it again")
         return [one for one, (name, _) in zip(leaves, self.leaves) if name] + list(self.states.values())
 
     def with_inputs(self, names: Collection[str]) -> Calls:
