@@ -151,4 +151,6 @@ def choose_batch(
     near = space.legal[space.prior[space.legal] >= NEAR]
     any_ = (int(one) for one in random.permutation(near)[: 8 * count])
     others = [one for one in any_ if one not in seen and one not in chosen]
+    if not chosen and not others:  # all that is near is known: whatever is left
+        others = [int(one) for one in random.permutation(space.legal) if int(one) not in seen]
     return chosen + others[: count - len(chosen)]
