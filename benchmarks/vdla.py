@@ -305,12 +305,17 @@ def floor(layer: Layer, config: Config) -> int:
     return max(compute, words * config.word_cycles)
 
 
-def tuned(layer: Layer, target: str, trials: int) -> tuple[float, float, float, float]:
-    """Cycles of the best estimate, of the default (the best of a few), of the best of a search; and its seconds."""
+def tuned(layer: Layer, target: str, trials: int) -> tuple[float, float, float, float] | None:
+    """Cycles of the best estimate, of the default (the best of a few), of the best of a search; and its seconds.
+
+    None where no tiling fits into the memories, and the layer is the processor's.
+    """
     begin = time.process_time()
     s, _ = convolution(layer, config_of(target.partition(":")[2]).block)
     sketch = sketch_of(s, "sums", find_target(target), (1, 2, 3, 4))
-    default = next(iter(sketch_of(s, "sums", find_target(target)).ranked()))[1]
+    default = next((seconds for _, seconds in sketch_of(s, "sums", find_target(target)).ranked()), None)
+    if default is None:
+        return None
     first = next(seconds for seconds in map(sketch.seconds, sketch.distinct()) if np.isfinite(seconds))
     best = min(searched(sketch, trials), default)
     return first * CLOCK, default * CLOCK, best * CLOCK, time.process_time() - begin
@@ -325,6 +330,9 @@ def tune(layers: list[Layer], target: str, trials: int) -> Any:
     layers = [replace(one, channels=whole(one.channels, config), filters=whole(one.filters, config)) for one in layers]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         for layer, found in zip(layers, pool.map(partial(tuned, target=target, trials=trials), layers)):
+            if found is None:
+                print(f"{layer.name:6}{floor(layer, config):12,}  does not fit into the memories")
+                continue
             first, default, best, seconds = found
             spent += seconds
             gains.append((first / best, default / best, default / floor(layer, config), best / floor(layer, config)))

@@ -55,10 +55,12 @@ FACTS = {
     "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
-    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL, graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
+    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
+    "graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
     "POSITIVE, vdla.offload _INT32 _UINT8",
-    "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.copies SIZES, cuda.mma ROWS "
+    "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.bulk MOST_ROWS MOST_DIMENSIONS, "
+    "cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS "
     "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
     "loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, loop.passes.vectorize MAX_LANES, "
     "vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",

@@ -69,7 +69,7 @@ def environment(wheel, tmp_path_factory):
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert re.fullmatch(rf"weft_compiler-{re.escape(VERSION)}-py3-none-any\.whl", wheel.name)
     ours = {str(path.relative_to(ROOT)) for path in (ROOT / "weft").rglob("*.py")} | {"weft/py.typed"}
-    data = (".html", ".css", ".js", ".c", ".json")
+    data = (".html", ".css", ".js", ".mjs", ".c", ".json")
     ours |= {str(path.relative_to(ROOT)) for path in (ROOT / "weft").rglob("*") if path.suffix in data}
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}

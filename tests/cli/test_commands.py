@@ -279,6 +279,15 @@ def test_inspect_shows_every_stage(weft, tiny, stage, text):
     assert code == 0 and text in out, err
 
 
+def test_inspect_prints_the_graph_after_a_pass(weft, tiny):
+    code, _, err = weft("inspect", tiny[0], "--print-after", "nothing")
+    changed = err.split("those that did: ")[1].split()[0].strip(",.")
+    found = figures(weft("inspect", tiny[0], "--print-after", changed, "--json"))["passes"]
+    assert code != 0 and found and {one["pass"] for one in found} == {changed} and all(one["why"] for one in found)
+    code, out, _ = weft("inspect", tiny[0], "--print-after", "all")
+    assert code == 0 and f"# after {changed}: " in out
+
+
 def test_inspect_one_kernel(weft, tiny):
     every = figures(weft("inspect", tiny[0], "--stage", "loops", "--json"))["kernels"]
     one = figures(weft("inspect", tiny[0], "--stage", "loops", "--kernel", "0", "--json"))["kernels"]

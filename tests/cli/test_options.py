@@ -134,6 +134,7 @@ TABLE = {
         "--stage": row("--stage llvm", lambda seen: "define " in seen.out["kernels"][0]["llvm"]),
         "--kernel": row("--stage loops --kernel 0", lambda seen: len(seen.out["kernels"]) == 1),
         "--hash": row("--hash", lambda seen: len(seen.out["hash"]) == 32),
+        "--print-after": row("--print-after all", lambda seen: all("graph " in p["graph"] for p in seen.out["passes"])),
     },
     "explore": {
         **MODEL, **COMPILING,

@@ -42,7 +42,8 @@ def test_the_server_is_one_small_static_program(tmp_path, capsys):
         (["devices", "--pool", "tls://desk"], "'tls://desk' is no address of a pool"),
         (["devices", "--certificates", "x"], "it belongs to --pool"),
         (["tune", "dqn", "--pool", "tls://x:1"], "--target KIND says which devices"),
-        (["bench", "dqn", "--pool", "tls://x:1", "--threads", "2"], "a pool's device runs kernels"),
+        (["bench", "dqn", "--pool", "tls://x:1", "--threads", "2"], "a pool's device measures one core"),
+        (["compile", "dqn", "--certificates", "x"], "it belongs to --pool"),
     ],
 )
 def test_what_makes_no_sense_is_said(words, text, capsys):

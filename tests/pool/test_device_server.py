@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import random
 import secrets
+import shutil
 import socket
 import struct
 import subprocess
-from contextlib import suppress
+import threading
+from contextlib import ExitStack, suppress
 
 import numpy as np
 import pytest
@@ -185,6 +188,54 @@ def test_garbage_before_the_key_is_closed_without_a_word(server, data):
         assert is_closed(one)
 
 
+def test_strangers_who_say_nothing_keep_nobody_out(server, kernels):
+    """Slow ones and half-open connections: more than the server has places for, and each is younger than a client."""
+    with server.connect() as device, ExitStack() as stack:
+        silent = [stack.enter_context(raw(server)) for _ in range(40)]
+        for one in silent[::2]:
+            one.sendall(MAGIC[:3])  # a byte now and then
+        assert works(device, kernels)
+        for _ in range(3):
+            with server.connect() as other:
+                assert works(other, kernels)
+        assert any(map(is_closed, silent))
+
+
+def test_a_server_of_another_version_is_said():
+    with socket.create_server(("127.0.0.1", 0)) as old:
+
+        def hang_up():
+            with old.accept()[0] as one:
+                one.recv(40)
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        with pytest.raises(PoolError, match="hung up; if it is one of another version, weft pool server makes ours"):
+            Connection("127.0.0.1", old.getsockname()[1], secrets.token_bytes(32))
+        thread.join()
+
+
+def test_without_zig_the_systems_compiler_does(tmp_path, monkeypatch):
+    if not shutil.which("cc"):
+        pytest.skip("there is no C compiler here")
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "ziglang" else real(name, *more)
+    )
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    code, name, a, b = product("native")
+    made = start_server()
+    try:
+        with made.connect() as device:
+            ran = device.run([Call(code, name, [a.tobytes(), b.tobytes(), Result(24 * 36 * 4)])])
+    finally:
+        made.stop()
+    assert ran.status is Status.OK, ran
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(PoolError, match="there is no compiler: .*link"):
+        make_server("riscv64")
+
+
 def test_nobody_without_the_key_runs_anything(server, device, kernels):
     with pytest.raises(PoolError, match="does not have our key: nothing was sent"):
         Connection("127.0.0.1", server.port, secrets.token_bytes(32))
@@ -230,7 +281,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path):
     with pytest.raises(PoolError, match="others may read"):
         read_key(key)
     done = subprocess.run(
-        [make_server(host_architecture()), "-k", str(key)], capture_output=True, text=True, timeout=20
+        [make_server(host_architecture(), True), "-k", str(key)], capture_output=True, text=True, timeout=20
     )
     assert done.returncode == 1 and "chmod 600" in done.stderr
     os.chmod(key, 0o600)

@@ -10,21 +10,26 @@ import importlib.util
 import json
 import os
 import pickle
+import shutil
 import socket
 import ssl
 import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.pool.libraries import need_compiler
+from tests.executor.graphs import mlp
+from tests.pool.libraries import TRIPLES, need_compiler
 from tests.tuner.small import product
 from weft import te
 from weft.expr.nodes import Buffer
+from weft.graph.interpreter import interpret_graph
 from weft.pool.guard import Refused, _Pickle
 from weft.pool.kinds import facts_of, make_arrays, packing_of, parameters_of, target_of
 from weft.pool.server import can_count, emulator_of
@@ -46,7 +51,8 @@ def fleet(test):
     return needs_dask(pytest.mark.slow(test))
 
 
-EMULATED = {"armv7": "armv7-unknown-linux-gnueabihf"}
+EMULATED = {name: TRIPLES[name] for name in ("aarch64", "armv7", "riscv64")}
+WASM = "wasm32-unknown-unknown"
 
 
 BEFORE = (Status.REFUSED, Status.BUILD_ERROR)
@@ -103,6 +109,8 @@ def devices() -> dict:
         "accelerator-1": {"kind": "accelerator", "target": "vdla"},
         **{f"sim-{at}": {"kind": "sim", "device": "simulated:0.15"} for at in range(2)},
     }
+    if shutil.which("node"):
+        found["page-1"] = {"kind": "wasm", "target": WASM}
     for name, triple in EMULATED.items():
         emulator = emulator_of(name)
         if emulator is not None and can_count(emulator):
@@ -157,15 +165,17 @@ def test_keys_are_for_their_owner(folder):
 
 
 @fleet
-@pytest.mark.parametrize("kind", ["desk", "accelerator", *EMULATED])
+@pytest.mark.parametrize("kind", ["desk", "accelerator", "wasm", *EMULATED])
 def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
+    """Kernels, and a whole model where devices of the kind run any."""
     if kind not in {one["kind"] for one in devices().values()}:
-        pytest.skip(f"no emulator that counts runs {kind} here (Debian: qemu-user)")
+        pytest.skip(f"nothing runs {kind} here (Debian: qemu-user, nodejs)")
     runner = runner_of(pool, folder, kind)
     counts = kind in EMULATED
     assert runner.unit == ("instructions" if counts else "seconds")
     search = search_of(runner, tmp_path / "records.sqlite", accelerated if kind == "accelerator" else product)
     records = list(search.round(3))
+    check_whole(runner)
     runner.close()
     good = [record for record in records if record.outcome.status is Status.OK]
     found = [(record.outcome.status, record.outcome.detail) for record in records]
@@ -177,6 +187,20 @@ def test_every_kind_of_the_fleet_measures(pool, folder, kind, tmp_path):
         assert all(record.outcome.seconds == int(record.outcome.seconds) > 1000 for record in good)
         assert all("missed a modelled cache" in record.outcome.detail for record in good)
         assert not search.database.records(machine=machine_key(runner.target))  # never taken for times
+
+
+def check_whole(runner) -> None:
+    from weft.pool.device import PoolError
+    from weft.pool.models import bench_whole
+
+    graph = mlp()
+    if runner.kind == "accelerator":
+        with pytest.raises(PoolError, match="run kernels, and no whole models"):
+            bench_whole(graph, runner)
+        return
+    found = bench_whole(graph, runner)
+    np.testing.assert_allclose(found["outputs"][0], interpret_graph(graph, found["inputs"])[0], 1e-4, 1e-5)
+    assert found["unit"] == runner.unit and found[runner.unit] > 0 and found["weight_bytes"] > 4 * 20 * 33
 
 
 @fleet
@@ -218,6 +242,12 @@ def test_a_small_pool(folder, tmp_path):
         search = search_of(runner, tmp_path / "records.sqlite")
         records = list(search.round(6))
         assert {one.outcome.status for one in records} <= {Status.OK, *BEFORE} and len(records) == search.trials == 6
+        # Two clients with the same job, at the same time: it is measured once, and both are told.
+        other, job = runner_of(small, folder, "small"), runner.job_of(search.bench, None, {})
+        with ThreadPoolExecutor() as both:
+            told = list(both.map(lambda one: list(one.outcomes([job])), (runner, other)))
+        assert told[0] == told[1] and told[0][0].status is Status.OK
+        other.close()
         runner.close()
         plain = ssl.create_default_context()
         plain.check_hostname, plain.verify_mode = False, ssl.CERT_NONE
@@ -275,7 +305,10 @@ def test_strangers_are_refused_on_every_port(pool, folder, tmp_path):
                     pass  # it was closed while we spoke
         for context in (plain, other):  # nobody's certificate, a foreign one
             assert is_refused(port, context)
-    assert runner.width == 2  # the pool is as it was
+    with ExitStack() as stack:  # such as say nothing
+        for port in ports_of(pool, folder) * 8:
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 20)).sendall(b"\x16\x03")
+        assert runner.width == 2  # the pool is as it was
     runner.close()
 
 
@@ -323,6 +356,16 @@ def test_a_member_runs_jobs_and_nothing_else(pool, folder, tmp_path):
         assert len(fleet(client)) == len(devices()) + 1
     finally:
         client.close(timeout=2)
+
+
+@fleet
+def test_the_command_measures_a_whole_model(pool, folder):
+    words = ["bench", "dqn", "--pool", pool.url, "--target", "desk", "--certificates", str(folder), "--json"]
+    command = [sys.executable, "-m", "weft", *words, "--against", "interpreter"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["error"] < 1e-4 and 1e-5 < found["seconds"] < 10 and len(found["rounds"]) > 1
 
 
 @fleet

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.core.knobs import knobs
-from weft.runtime.fingerprint import LEAF_BYTES, fingerprint
+from weft.runtime.fingerprint import LEAF_BYTES, checksum, fingerprint
 
 
 def reference(data: bytes) -> bytes:
@@ -100,3 +100,17 @@ def test_weights_that_were_solved_for_are_told_apart():
     first, second = forged_pair()
     assert np.count_nonzero(first != second) == 2 and old_sums(first) == old_sums(second)
     assert fingerprint(first) != fingerprint(second)
+
+
+def test_a_checksum_finds_damage_in_memory_and_in_a_file(tmp_path):
+    data = bytearray(np.random.default_rng(1).bytes(2 * LEAF_BYTES + 77))
+    whole = checksum(memoryview(data), len(data))
+    (tmp_path / "file").write_bytes(data)
+    with (tmp_path / "file").open("rb") as file:
+        assert checksum(file.fileno(), len(data)) == whole != checksum(file.fileno(), len(data) - 1)
+    for place in (0, LEAF_BYTES - 1, LEAF_BYTES, len(data) - 1):
+        data[place] ^= 4
+        assert checksum(memoryview(data), len(data)) != whole
+        data[place] ^= 4
+    swapped = bytes(data[LEAF_BYTES : 2 * LEAF_BYTES] + data[:LEAF_BYTES] + data[2 * LEAF_BYTES :])
+    assert checksum(memoryview(swapped), len(data)) != whole == checksum(memoryview(data), len(data))

@@ -38,6 +38,7 @@ def lowered(
     stages=3,
     band=2,
     copies=0,
+    parts=1,
 ):
     """A product by a point of the space on a machine of few multiprocessors; its schedule, and lowered."""
     schedule, kind, reference = product(*sizes, turned, dtype)
@@ -46,7 +47,7 @@ def lowered(
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     tiles.machine = replace(tiles.machine, multiprocessors=blocks)
     tiles.apply({"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width, "stages": stages,
-                 "band": band, "parts": 1, "copies": copies})  # fmt: skip
+                 "band": band, "parts": parts, "copies": copies})  # fmt: skip
     verify(schedule.func)
     return schedule.func, HOPPER.lower(schedule.func), kind, reference
 
@@ -70,6 +71,7 @@ def run(func, sizes, turned, kind, reference):
         ),  # columns in two boxes
         pytest.param((70, 200, 136), False, {"groups_x": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param((256, 128, 264), True, {"tiles_y": 2, "stages": 4}, marks=pytest.mark.slow),
+        pytest.param((64, 72, 448), False, {"parts": 2}, marks=pytest.mark.slow),  # sums of two halves of k
     ],
 )
 def test_products(sizes, turned, point):
@@ -135,7 +137,7 @@ def test_rows_that_are_no_whole_chunks_are_fetched_by_threads(sizes, turned):
 def test_odd_rows_are_copied_first():
     """A row of 131 elements begins where no copy may; copies of its tensor have rows of 192."""
     sizes = (64, 64, 131)
-    _, func, *rest = lowered(sizes, copies=1)
+    _, func, *rest = lowered(sizes, copies=3)
     program = HOPPER.generate(func)
     assert len(program.kernels) == 3 and len(program.workspaces) == 2
     assert [one.strides for one in program.kernels[-1].maps] == [(192, 1)] * 2
@@ -167,7 +169,7 @@ def test_the_driver_is_told_what_lies_where(monkeypatch):
     ((out, kind, rank, address, sizes, strides, box, steps, *rest),) = seen
     assert ctypes.sizeof(made) == 128 and ctypes.addressof(out) % 64 == 0
     assert (kind, rank, address.value, list(sizes), list(strides)) == (1, 2, 4096, [1112, 3000], [2224])
-    assert list(box) == [64, 128] and list(steps) == [1, 1] and rest == [0, 3, 3, 0]
+    assert list(box) == [64, 128] and list(steps) == [1, 1] and rest == [0, 3, 2, 0]
 
 
 def convolution(n, h, w, c, o, r):

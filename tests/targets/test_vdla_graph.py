@@ -11,11 +11,16 @@ import weft.ops  # noqa: F401  (fills the table of operators)
 from benchmarks.vdla import LAYERS, convolution
 from hardware.vdla.simulate import Verilated
 from weft import te
+from weft.cli.main import main
+from weft.cli.to_onnx import to_onnx
 from weft.core.errors import TargetError
 from weft.executor.device import DeviceRunner
+from weft.explore.kernels import kernel_data
+from weft.explore.stages import kernels
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, find_operator
+from weft.graph.passes.history import watching
 from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
 from weft.models.vision import mobilenet_v1, mobilenet_v2, resnet18
@@ -146,6 +151,24 @@ def test_products_of_a_batch_of_matrices_stay_right():
         np.testing.assert_array_equal(made, expected)
 
 
+def test_dense_layers_on_a_batch_of_rows():
+    """As transformers have them: rows of all sequences together, and the result of one as the next one's blocks."""
+    rng = np.random.default_rng(0)
+    b = Builder("rows", 0)
+    x, zero = b.input("x", (2, 5, 24), "int8"), b.constant(np.int8(0))
+    weights = [b.constant(rng.integers(-20, 21, shape).astype(np.int8)) for shape in ((24, 40), (40, 24))]
+    hidden = b.node("Relu", b.node("Cast", b.node("MatMulInteger", x, weights[0]), to=1))
+    hidden = b.node("QuantizeLinear", hidden, b.constant(np.float32(32)), zero)
+    out = b.node("Cast", b.node("MatMulInteger", hidden, weights[1]), to=1)
+    out = b.node("Add", out, b.node("DequantizeLinear", x, b.constant(np.float32(64)), zero))
+    graph = infer(b.finish(b.node("QuantizeLinear", out, b.constant(np.float32(128)), zero)))
+    feeds = {"x": rng.integers(-128, 128, (2, 5, 24)).astype(np.int8)}
+    module = weft.compile(graph, target=SMALL)
+    there, rest = on_accelerator(module)
+    assert there == ["PackedConv"] * 2 and "QuantizeLinear" not in rest
+    np.testing.assert_array_equal(module.run(None, feeds)[0], interpret_graph(graph, feeds)[0])
+
+
 def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
     graph = residual_block()
     feeds = feeds_for(graph, 1)
@@ -158,6 +181,32 @@ def test_a_profile_tells_what_ran_where_and_a_file_keeps_it(tmp_path):
     module.save(tmp_path / "block.weft")
     again = weft.load(tmp_path / "block.weft")
     np.testing.assert_array_equal(again.run(None, feeds[0])[0], module.run(None, feeds[0])[0])
+
+
+def test_what_the_processor_compiles_is_shown_as_the_processors(tmp_path, monkeypatch, capsys):
+    """`weft explore` and `weft inspect`, of a model that was compiled now and of one from the cache."""
+    b = Builder("shown", 0)
+    levels = b.node("QuantizeLinear", b.input("x", (1, 16, 4, 4)), b.constant(np.float32(0.5)), b.constant(np.int8(0)))
+    weight = b.constant(np.random.default_rng(0).integers(-9, 10, (16, 16, 1, 1)).astype(np.int8))
+    graph = infer(b.finish(b.node("Sigmoid", b.node("Cast", b.node("ConvInteger", levels, weight), to=1))))
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    for _ in range(2):
+        module = weft.compile(graph, target=SMALL)
+        module.run(None, feeds_for(graph, 1)[0])
+        shown = {one.launch.nodes[0].op: one.target.name for one in kernels(module)}
+        assert shown["PackedConv"] == SMALL and {shown[op] for op in shown if op != "PackedConv"} == {"native"}
+    with watching() as history:
+        history_of = weft.compile(graph, target=f"{SMALL},tokens=8")
+    assert "offload" in [run.name for run in history.runs]
+    history_of.run(None, feeds_for(graph, 1)[0])
+    texts = {one.launch.nodes[0].op: [code["name"] for code in kernel_data(one)["code"]] for one in kernels(history_of)}
+    assert texts["PackedConv"] == ["Lowered loops", "STREAM"] and ["Assembly"] in [
+        names[-1:] for names in texts.values()
+    ]
+    path = tmp_path / "shown.onnx"
+    path.write_bytes(to_onnx(graph).SerializeToString())
+    assert main(["inspect", str(path), "--target", SMALL, "--stage", "stream"]) == 0
+    assert "gemm uop_end=1" in capsys.readouterr().out
 
 
 def packed_node(rng, block=16):

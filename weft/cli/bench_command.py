@@ -57,9 +57,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_inputs(parser)
     parser.add_argument("--against", choices=["ort", "interpreter"], help="also measure this, in the same run")
     parser.add_argument("--seconds", type=duration, help="how long to measure (default 3)")
-    parser.add_argument(
-        "--pool", metavar="URL", help="each kernel on a pool's device; --target is its kind (docs/pool.md)"
-    )
+    parser.add_argument("--pool", metavar="URL", help="on a pool's device; --target is its kind (docs/pool.md)")
     add_certificates(parser)
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument("--decode", type=count, metavar="N", help="llama_110m: so many tokens, one by one")
@@ -108,16 +106,12 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
 
 
 def _in_pool(given: argparse.Namespace, screen: Screen) -> int:
-    """What each kernel of a model takes on a device of a pool, and all their calls together."""
+    """What a whole model takes on a device of a pool."""
     from weft.pool.guard import guard
+    from weft.pool.models import bench_whole
     from weft.pool.runner import PoolRunner
-    from weft.pool.tuning import bench_model
 
-    refuse(
-        given,
-        "against threads input seed seconds",
-        "it is for a whole model on this machine; a pool's device runs kernels",
-    )
+    refuse(given, "threads input seed seconds", "it is for this machine; a pool's device measures one core")
     if not given.target:
         raise UsageError("--target KIND says which devices of the pool; weft devices --pool URL lists them")
     guard()
@@ -127,16 +121,17 @@ def _in_pool(given: argparse.Namespace, screen: Screen) -> int:
     runner = PoolRunner(given.pool, given.target, folder_of(given))
     try:
         with knobs.override(**({"exact": True} if given.exact else {})), screen.working(f"measuring on {runner.kind}"):
-            found = bench_model(bound, runner, precision)
+            found = bench_whole(bound, runner, precision)
     finally:
         runner.close()
+    feeds, got = found.pop("inputs"), found.pop("outputs")
+    if given.against:
+        found["error"] = max(map(relative_error, got, peer(given, graph, feeds, 1)()), default=0.0)
     if screen.as_json:
         screen.figures(found)
-        return 0
-    unit = found["unit"]
-    rows = [[one["task"][:6], one["label"], str(one["calls"]), one["says"]] for one in found["kernels"]]
-    screen.table(["task", "kernel", "calls>", f"{unit} a call>"], rows)
-    screen.line(f"{given.model} on {runner.kind}: {found['total']} in all calls of its kernels, each measured alone")
+    else:
+        error = f"; outputs differ by {found['error']:.1e} from {given.against}'s" if given.against else ""
+        screen.line(f"{given.model} on {runner.kind}: {found['says']}{error}")
     return 0
 
 

@@ -46,8 +46,9 @@ def _fleet(given: argparse.Namespace, screen: Screen) -> int:
     from weft.pool.guard import guard
     from weft.pool.runner import connect, fleet
 
+    folder = folder_of(given)
     guard()
-    with connect(given.pool, folder_of(given), 10.0) as client:
+    with connect(given.pool, folder, 10.0) as client:
         found = fleet(client)
     if screen.as_json:
         screen.figures({"workers": [{key: value for key, value in one.items() if key != "facts"} for one in found]})

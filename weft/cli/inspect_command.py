@@ -17,7 +17,8 @@ and for a device, instead of the last two, what its target can show:
 
 --hash prints what the graph is known by after its passes: models of one hash get the same kernels, whatever their
 weights and whichever door they came in by. Without --kernel the stages of kernels are printed for all of them. A kernel
-is named by its number or part of its name.
+is named by its number or part of its name. --print-after PASS prints the graph after a pass over it, and why there is
+that pass; a name that changed nothing is answered with those that did.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_inputs, add_model, input_shapes, open_graph, open_with_feeds
 from weft.core.html import printable
+from weft.core.knobs import knobs
 from weft.executor import Module
 from weft.executor.module import bind_shapes
-from weft.executor.passes import optimize
+from weft.executor.passes import for_target, optimize
+from weft.executor.precision import check_precision, machine_of
 from weft.explore.stages import NATIVE_STAGES, STAGES, Compiled, kernels, specializations
 from weft.graph.ir import Graph
+from weft.graph.passes.history import watching
 from weft.graph.structural import structure_key
 from weft.targets.base import Target
-from weft.targets.registry import known_stages
+from weft.targets.registry import find_target, known_stages
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -52,11 +56,17 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--hash", action="store_true", help="what the graph is known by after its passes, whatever its weights"
     )
     parser.add_argument("--kernel", help="one kernel, by its number or a part of its name")
+    parser.add_argument(
+        "--print-after", metavar="PASS", help="the graph after a pass that changed it; 'all': every one"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
+    if given.stage == "graph" and given.print_after:
+        refuse(given, "hash kernel input seed", "--print-after shows graphs")
+        return _show_passes(given, screen)
     if given.stage == "graph":
         why = "the stage graph is the model before any of that matters"
         refuse(given, "target precision exact input seed kernel", why)
@@ -66,7 +76,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             return 0
         _show_text(repr(_graph(given, screen)), "graph", "text", screen)
         return 0
-    refuse(given, "hash", "the hash is that of the stage graph")
+    refuse(given, "hash print_after", "they are about the stage graph")
     if given.stage == "fused":
         refuse(given, "kernel", "the stage fused shows which kernels there are: all of them")
     module = _compiled(given, screen)
@@ -74,7 +84,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         _show_fused(module, screen)
         return 0
     stage, language = _stage(given.stage, module.target)
-    chosen = choose(list(kernels(module)), given.kernel)
+    has_stage = [one for one in kernels(module) if given.stage in STAGES or one.target.name == module.target.name]
+    chosen = choose(has_stage, given.kernel)
     if screen.as_json:
         screen.figures({"kernels": [{"kernel": one.title, given.stage: stage(one)} for one in chosen]})
         return 0
@@ -82,6 +93,24 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     for one in chosen:
         screen.code(f"{comment} {one.title}: {', '.join(node.op for node in one.launch.nodes)}\n{stage(one)}", language)
         screen.line()
+    return 0
+
+
+def _show_passes(given: argparse.Namespace, screen: Screen) -> int:
+    """The graph after each run of a pass."""
+    with watching() as history, knobs.override(exact=given.exact or knobs.exact):
+        target = find_target("native" if given.target in (None, "auto") else given.target)
+        machine = machine_of(target, given.precision)
+        for_target(optimize(_graph(given, screen), {}, {}), machine, check_precision(given.precision, machine))
+    found = [one for one in history.runs if given.print_after in (one.name, "all")]
+    if not found:
+        names = ", ".join(dict.fromkeys(one.name for one in history.runs))
+        raise UsageError(f"no pass {given.print_after!r} changed the model; those that did: {names or 'none'}")
+    if screen.as_json:
+        screen.figures({"passes": [{"pass": one.name, "why": one.reason, "graph": repr(one.after)} for one in found]})
+        return 0
+    for one in found:
+        _show_text(f"# after {one.name}: {one.reason}\n{one.after!r}", one.name, "text", screen)
     return 0
 
 

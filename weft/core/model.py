@@ -121,3 +121,5 @@ MOST_UNROLLED = 4096
 
 UNROLLED_AROUND = 16
 """A vectorized loop around another one is unrolled up to this extent."""
+BOUND_THREADS = 256
+"""Threads of a block for loops that an operator was written in, on a machine with threads: a judgement, unmeasured."""

@@ -6,6 +6,7 @@ A copy of a constant that a schedule makes (a packed weight) is taken out of the
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import re
@@ -26,7 +27,7 @@ from weft.executor.cache import weft_itself
 from weft.executor.inplace import overwritable
 from weft.executor.layouts import fill_borders
 from weft.executor.program import GroupProgram
-from weft.executor.workers import Job, Workers
+from weft.executor.workers import Job, Workers, elsewhere
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
 from weft.graph.ir import Array, Graph, Value
@@ -273,20 +274,27 @@ class KernelCompiler:
         if self.target.on_device:
             program = self.target.generate(self.target.lower(func))
             return Kernel(program.name, label, func, program=program)
-        job = Job(lambda: self._code(func, label))
-        self._workers.submit(job)
+        job, send = Job(lambda: self.code(func, label)), elsewhere.get()
+        asked = None if send is None else send(func, self.target)
+        self._workers.submit(job, None if asked is None else lambda: self._kept(Code(*asked())))
         return Kernel(entry_symbol(func.name), label, func, job)
 
-    def _code(self, func: Func, label: str) -> Code:
+    def _kept(self, made: Code) -> Code:
+        """Code that others made, in the cache folder too."""
+        kept_object(self._folder, self._facts(made.llvm_ir), lambda: made.object_code, MOST_KEPT)
+        return made
+
+    def _facts(self, text: str) -> Sequence[str]:
+        return () if self._folder is None else (text, self.machine, *weft_itself())
+
+    def code(self, func: Func, label: str) -> Code:
         """Machine code; it is kept in the cache folder as soon as it is there."""
         start = time.thread_time()
         lowered = self.target.lower(func)
         text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
         middle = time.thread_time()
-        facts = () if self._folder is None else (text, self.machine, *weft_itself())
-        code = kept_object(
-            self._folder, facts, lambda: llvm_compile.emit_object(text, self.target), MOST_KEPT, LEAST_SECONDS
-        )
+        make = functools.partial(llvm_compile.emit_object, text, self.target)
+        code = kept_object(self._folder, self._facts(text), make, MOST_KEPT, LEAST_SECONDS)
         said = "%s: lowered in %.3f s, %.3f s in LLVM for %d KB of text"
         logger.debug(said, label, middle - start, time.thread_time() - middle, len(text) >> 10)
         return Code(text, code, turns_by_call(lowered))

@@ -26,6 +26,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weft.codegen.llvm.child import nobody_in_llvm
@@ -71,6 +72,10 @@ class Job(Generic[T]):
         self._make = None
 
 
+elsewhere: ContextVar[Callable[[Any, Any], Callable[[], Any]] | None] = ContextVar("elsewhere", default=None)
+"""Sends a program for a machine to others that compile it; what it gives waits for what they say (`weft.pool`)."""
+
+
 class _Child:
     """A forked process, the pipe that it tells of its jobs by, and the file of its results."""
 
@@ -91,14 +96,18 @@ class Workers:
 
     def __init__(self) -> None:
         self.jobs: list[Job[Any]] = []
+        self._asked: list[tuple[Job[Any], Callable[[], Any]]] = []
         self._children: list[_Child] = []
         self._claims: mmap.mmap | None = None
         may_fork = sys.platform == "linux" and "jax" not in sys.modules
         self._most = min(get_threads() - 1, MOST_CHILDREN) if may_fork else 0
 
-    def submit(self, job: Job[Any]) -> None:
-        """Has a job made at some time."""
+    def submit(self, job: Job[Any], asked: Callable[[], Any] | None = None) -> None:
+        """Has a job made at some time; by others, where they were asked."""
         global _is_warm
+        if asked is not None:
+            self._asked.append((job, asked))
+            return
         self.jobs.append(job)
         if not _is_warm:  # the first loads what all need, in this process and so in its children
             _is_warm = True
@@ -107,6 +116,13 @@ class Workers:
 
     def finish(self) -> None:
         """Makes what is not made yet. A job that fails stays as it is: its error is raised to who asks for it."""
+        while self._asked:
+            job, asked = self._asked.pop(0)
+            try:
+                job.put(asked())
+            except Exception as error:  # noqa: BLE001 — of any kind: what others cannot make is made here
+                logger.warning("a kernel is compiled here, since nobody else did: %s", error)
+                self.jobs.append(job)
         for at in range(len(self.jobs) - 1, -1, -1):
             self._fork(2)
             self._try(at)
@@ -122,7 +138,7 @@ class Workers:
     def close(self) -> None:
         """Ends the children, whatever they do."""
         self._end_children()
-        self.jobs = []
+        self.jobs, self._asked = [], []
 
     def _waiting(self) -> list[int]:
         claims = self._claims

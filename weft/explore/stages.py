@@ -39,23 +39,30 @@ class Compiled:
 
 def specializations(module: Module) -> Iterator[Any]:
     """Every compiled form of a model, those of parts that wait for shapes and of subgraphs included."""
-    waiting = list(module.specializations)
+    return (one for one, _ in _placed(module))
+
+
+def _placed(module: Module) -> Iterator[tuple[Any, Target]]:
+    """The same, and whom each is for: what a device has nothing for is another target's."""
+    waiting = [(one, module.target) for one in module.specializations]
     while waiting:
-        one = waiting.pop(0)
-        yield one
-        for step in one.lowered.program.steps:
+        one, target = waiting.pop(0)
+        yield one, target
+        for step in one.runner.program.steps:  # those of `lowered` are made again for a form of the cache
             for holder in (step, *getattr(step, "inner", {}).values()):
-                waiting += getattr(getattr(holder, "executor", None), "specializations", [])
+                executor = getattr(holder, "executor", None)
+                if executor is not None:
+                    waiting += [(part, executor.target) for part in getattr(executor, "specializations", ())]
 
 
 def kernels(module: Module) -> Iterator[Compiled]:
     """The kernel calls of a model in order; a kernel that is called again is not listed again."""
     seen: set[str] = set()
-    for one in specializations(module):
+    for one, target in _placed(module):
         for launch in one.launches:
             if launch.kernel.symbol not in seen:
                 seen.add(launch.kernel.symbol)
-                yield Compiled(len(seen) - 1, launch, one.graph, module.target, one.lowered)
+                yield Compiled(len(seen) - 1, launch, one.graph, target, one.lowered)
 
 
 def program(one: Compiled) -> Any:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from weft.tuner.records import Status, TuneError
 
-MAGIC = b"WEFTDEV1"
+MAGIC = b"WEFTDEV2"
 INFO, PUT, RUN, GOOD, BAD = 1, 2, 3, 0x80, 0x81
 STATUSES = (Status.OK, Status.FAULT, Status.CRASH, Status.HANG, Status.BUILD_ERROR, Status.CRASH)
 """By the number that the server says; the last is a child without memory."""
@@ -41,12 +41,18 @@ class Result(NamedTuple):
     bytes: int
 
 
+class Scratch(NamedTuple):
+    """An argument that a kernel works in: so many bytes, zeros at first, which nobody asks for afterwards."""
+
+    bytes: int
+
+
 class Call(NamedTuple):
     """A function of a library, `int32_t name(const int64_t *arguments, int64_t threads)`, and its arguments."""
 
     library: bytes
     name: str
-    arguments: Sequence[bytes | Result]
+    arguments: Sequence[bytes | Result | Scratch]
 
 
 class Samples(NamedTuple):
@@ -117,7 +123,10 @@ class Connection:
     def _greet(self) -> None:
         mine = secrets.token_bytes(32)
         self._socket.sendall(MAGIC + mine)
-        theirs, proof = self._receive(32), self._receive(32)
+        try:
+            theirs, proof = self._receive(32), self._receive(32)
+        except ConnectionError as error:
+            raise ConnectionError(f"{error}; if it is one of another version, weft pool server makes ours") from None
         both = mine + theirs
         if not hmac.compare_digest(proof, _mac(self.key, b"server", both)):
             raise PoolError(f"{self.host}:{self.port} does not have our key: nothing was sent to it")
@@ -201,10 +210,7 @@ class Connection:
                 raise
             self._there.clear()  # the server made room by forgetting what it had
             got = self.ask(RUN, self._request(calls, body[:32]), 4 * seconds + 60.0)
-        try:
-            return _ran(got, calls)
-        except (struct.error, IndexError, ValueError) as error:
-            return Ran(Status.GARBAGE, f"the device server's answer makes no sense: {error}")
+        return read_ran(got, calls)
 
     def _request(self, calls: Sequence[Call], head: bytes) -> bytes:
         for call in calls:
@@ -215,11 +221,23 @@ class Connection:
         for call in calls:
             body += self.put(call.library) + struct.pack("<64sI", call.name.encode(), len(call.arguments))
             for one in call.arguments:
-                if isinstance(one, Result):
-                    body += struct.pack("<IQ32s", 1, one.bytes, b"")
-                else:
+                if isinstance(one, bytes):
                     body += struct.pack("<IQ32s", 0, len(one), self.put(one))
+                else:
+                    body += struct.pack("<IQ32s", KINDS[type(one)], one.bytes, b"")
         return bytes(body)
+
+
+KINDS: dict[type, int] = {Result: 1, Scratch: 2}
+"""What the server calls arguments that nobody gives."""
+
+
+def read_ran(got: bytes, calls: Sequence[Call]) -> Ran:
+    """What an answer to RUN says."""
+    try:
+        return _ran(got, calls)
+    except (struct.error, IndexError, ValueError) as error:
+        return Ran(Status.GARBAGE, f"the device's answer makes no sense: {error}")
 
 
 def _ran(got: bytes, calls: Sequence[Call]) -> Ran:

@@ -1,6 +1,6 @@
 """What a worker measures on.
 
-    ServerDevice     a device server: a board, this machine, or an emulated one that counts instructions
+    ServerDevice     a device server: a board, this machine, an emulated one that counts; WebAssembly in Node
     ProgramDevice    a device with programs of its own (a GPU, the accelerator's simulator), in a child for each job
     Simulated        nothing: a fixed time, and a figure that follows from the point; for trying out a pool
 
@@ -21,14 +21,16 @@ from typing import Any, Union
 
 import numpy as np
 
-from weft.pool.device import Call, Connection, PoolError, Ran, Result, Samples, read_key
+from weft.pool.device import Call, Connection, PoolError, Ran, Result, Samples, Scratch, read_key
 from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packing_of, target_of
 from weft.pool.server import LocalServer, architecture_of, start_server
+from weft.pool.web import Node
 from weft.targets.registry import find_target
 from weft.tuner.bench import ROUNDS, SAMPLE_SECONDS, difference
 from weft.tuner.records import Outcome, Status
 
 RUN_SECONDS = 30  # the longest that a job may run on a device, all its rounds
+BENCH_SECONDS = 600  # and a whole model
 LIBRARY, PROGRAM, NOTHING = "library", "program", "nothing"
 """What a job brings: shared libraries built before, the text of programs, or no code at all."""
 
@@ -45,7 +47,9 @@ def open_device(text: str, target: str, key: Path | None) -> WorkerDevice:
         return Simulated(float(rest or 0), facts_of(found))
     if found.on_device:
         return ProgramDevice(target)
-    name = architecture_of(found.triple)
+    if found.triple.startswith("wasm") and kind == "here":
+        return ServerDevice(Node, facts_of(found))
+    name = architecture_of(found.triple)  # for WebAssembly there is no server, nor an emulator
     if kind in ("here", "emulated", "counted"):
         if kind == "here" and not found.is_host:
             raise PoolError(f"{target} is no machine that is here: emulated or counted run it under QEMU")
@@ -66,13 +70,13 @@ class ServerDevice:
         self, connect: Any, facts: Mapping[str, Any], unit: str = SECONDS, server: LocalServer | None = None
     ) -> None:
         self._connect, self.facts, self.unit, self._server = connect, facts, unit, server
-        self._connection: Connection | None = None
+        self._connection: Connection | Node | None = None
         found, wanted = self._device().info().get("architecture"), architecture_of(target_of(facts).triple)
         if found != wanted:
             self.close()
             raise PoolError(f"the device server is of {found}, and the target of {wanted}")
 
-    def _device(self) -> Connection:
+    def _device(self) -> Connection | Node:
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
@@ -114,9 +118,21 @@ class ServerDevice:
         misses = f"{first.samples[-1].rounds[0][1]} accesses missed a modelled cache of 32 KB"
         return Outcome(Status.OK, *found, misses if self.unit == INSTRUCTIONS else "")
 
-    def _run(self, calls: Sequence[Call]) -> Ran:
+    def bench(self, job: Mapping[str, Any], library: bytes, weights: bytes) -> Ran:
+        """A whole model (`models.model_of`), some times one after the other."""
+        arrays = make_arrays(json.dumps(job["arrays"]))
+        given = [np.ascontiguousarray(array).tobytes() for array in arrays[: job["inputs"]]]
+        made = [Result(int(array.nbytes)) for array in arrays[job["inputs"] :]]
+        call = Call(library, job["symbol"], [weights, *given, Scratch(job["arena"]), *made])
+        try:
+            return self._run([call], BENCH_SECONDS)
+        except PoolError:
+            self._connection = None
+            raise
+
+    def _run(self, calls: Sequence[Call], seconds: int = RUN_SECONDS) -> Ran:
         counts = self.unit == INSTRUCTIONS
-        return self._device().run(calls, ROUNDS, SAMPLE_SECONDS, RUN_SECONDS, counts=counts)
+        return self._device().run(calls, ROUNDS, SAMPLE_SECONDS, seconds, counts=counts)
 
 
 def _argument(parameter: Any, arrays: Sequence[Any], inputs: int) -> bytes | Result:

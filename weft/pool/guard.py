@@ -16,7 +16,7 @@ from typing import Any
 logger = logging.getLogger("weft.pool")
 
 ALLOWED: Mapping[str, frozenset[str]] = {
-    "weft.pool.jobs": frozenset({"build", "measure", "collect"}),
+    "weft.pool.jobs": frozenset({"build", "kernel", "measure", "bench", "collect"}),
     "builtins": frozenset({"bytes", "bytearray", "str", "int", "float", "list", "tuple", "dict", "set", "frozenset"}),
     "dask._expr": frozenset({"Expr._reconstruct", "LLGExpr"}),
     "dask._task_spec": frozenset({"Task", "Alias", "DataNode", "TaskRef", "List", "Tuple", "Dict", "_identity_cast"}),

@@ -1,7 +1,9 @@
 """What a worker of a pool does. A pool calls these functions by their names, with bytes, and gets bytes.
 
     build(program) -> library           on a builder: "=" and a shared library, or "!" and why there is none
+    kernel(program) -> object code      on a builder, for a model that is compiled elsewhere
     measure(job, libraries…) -> record  on a device's worker, one at a time
+    bench(job, library, weights)        on a device's worker: a whole model
     collect(wanted) -> records          on any worker: what it measured for somebody who may not have heard of it
 
 A measurement is in the worker's journal before anybody is told. What was measured already is answered from there, and
@@ -10,25 +12,34 @@ what a killed scheduler or client did not pass on is collected from there.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.builder import Built
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol
 from weft.core.errors import InternalError, WeftError
+from weft.executor.export import tools
+from weft.executor.export.serial import serial_ir
+from weft.executor.kernels import KernelCompiler
+from weft.loop.ir import Func
 from weft.loop.parser import parse_func
-from weft.pool.device import PoolError
-from weft.pool.devices import WorkerDevice
+from weft.pool.device import PoolError, Ran
+from weft.pool.devices import ServerDevice, WorkerDevice
 from weft.pool.kinds import target_of
+from weft.targets.base import Target
 from weft.tuner.records import Outcome, Status
 
 logger = logging.getLogger("weft.pool")
+
+T = TypeVar("T")
 
 NAME = "trial"
 SYMBOL = entry_symbol(NAME)
@@ -85,24 +96,53 @@ journal: Journal | None = None
 
 def build(program: bytes) -> bytes:
     """Compiles a scheduled program for a machine that need not be this one."""
+    return _answer(program, lambda func, target: library_of(Built(func.replace(name=NAME), target, NAME)))
+
+
+def kernel(program: bytes) -> bytes:
+    """Compiles a kernel of a model, whose process links it: a line of JSON, its LLVM IR, its object code."""
+
+    def make(func: Func, target: Target) -> bytes:
+        code = KernelCompiler(target).code(func, func.name)
+        text = code.llvm_ir.encode()
+        return json.dumps([len(text), code.turns]).encode() + b"\n" + text + code.object_code
+
+    return _answer(program, make)
+
+
+def _answer(program: bytes, make: Callable[[Func, Target], bytes]) -> bytes:
     data = json.loads(program)
     try:
         target = replace(target_of(data["target"]), is_host=False)  # its code does not run in this process
-        return b"=" + library_of(Built(parse_func(data["program"]).replace(name=NAME), target, NAME))
+        return b"=" + make(parse_func(data["program"]), target)
     except (WeftError, InternalError, RuntimeError, ValueError, TypeError, LookupError) as error:
         return b"!" + f"{type(error).__name__}: {error}".splitlines()[0][:300].encode()
 
 
 def library_of(built: Built) -> bytes:
     """A compiled program as device servers take it: its own code, which finds the runtime there."""
+    return link([built.object_code()], built.target, entry_symbol(built.lowered.name))
+
+
+def link(objects: Sequence[bytes], target: Target, symbol: str) -> bytes:
+    """Object files as one library that a device runs a function of."""
     with tempfile.TemporaryDirectory(prefix="weft-pool-") as folder:
-        path = Path(folder) / "kernel.so"
-        llvm_compile.link_shared([built.object_code()], path, built.target)
+        path = Path(folder) / "library"
+        if not target.triple.startswith("wasm"):
+            llvm_compile.link_shared(objects, path, target)
+            return path.read_bytes()
+        codes = [*objects, llvm_compile.emit_object(serial_ir(target), target)]  # Node has no runtime of ours
+        files = [path.with_suffix(f".{at}.o") for at in range(len(codes))]
+        for file, code in zip(files, codes):
+            file.write_bytes(code)
+        tools.link_wasm(files, path, [symbol, "weft_allocate"], target)
         return path.read_bytes()
 
 
 def measure(data: bytes, *libraries: bytes) -> bytes:
-    """Measures on this worker's device, and writes it down."""
+    """Measures on this worker's device, writes it down, and tells who listens."""
+    from distributed import get_worker
+
     job = json.loads(data)
     assert device is not None and journal is not None, "a builder was asked to measure"
     name = str(job["id"])
@@ -110,20 +150,46 @@ def measure(data: bytes, *libraries: bytes) -> bytes:
         outcome = replace(_outcome(device, job, libraries), trace=job["trace"])
         made = {**job["record"], "outcome": outcome.to_json(), "at": time.time()}
         journal.add(name, json.dumps(made))
+    # Told beside the news that the job is done: nobody has to connect to this worker to fetch it.
+    get_worker().log_event(topic_of(name), [name, journal.lines[name]])
     return journal.lines[name].encode()
+
+
+def topic_of(job: str) -> str:
+    """What the client of a job listens to: jobs are numbered after the name of its run."""
+    return f"weft-{job.rpartition('-')[0]}"
 
 
 def _outcome(where: WorkerDevice, job: dict[str, Any], libraries: tuple[bytes, ...]) -> Outcome:
     failed = next((one for one in reversed(libraries) if one[:1] != b"="), None)
     if failed is not None:
         return Outcome(Status.BUILD_ERROR, detail=failed[1:].decode(errors="replace"))
-    for attempt in range(ATTEMPTS):
+    try:
+        return _patient(lambda: where.measure(job, [one[1:] for one in libraries]))
+    except PoolError as error:
+        return Outcome(Status.CRASH, detail=str(error)[:300])
+
+
+def _patient(ask: Callable[[], T]) -> T:
+    """What a device answers; asked again where its server was lost meanwhile."""
+    for attempt in range(1, ATTEMPTS):
         try:
-            return where.measure(job, [one[1:] for one in libraries])
+            return ask()
         except PoolError as error:
-            problem = str(error)
+            logger.warning("a device is asked again: %s", error)
             time.sleep(0.2 * attempt)
-    return Outcome(Status.CRASH, detail=problem[:300])
+    return ask()
+
+
+def bench(data: bytes, library: bytes, weights: bytes) -> bytes:
+    """Runs a whole model on this worker's device: a line of JSON, and what it computed behind it."""
+    assert isinstance(device, ServerDevice), "a worker without such a device was asked to run a model"
+    try:
+        ran = _patient(functools.partial(device.bench, json.loads(data), library, weights))
+    except PoolError as error:
+        ran = Ran(Status.CRASH, str(error)[:300])
+    told = {"status": ran.status.value, "detail": ran.detail, "samples": ran.samples}
+    return json.dumps(told).encode() + b"\n" + b"".join(part for parts in ran.results for part in parts)
 
 
 def collect(wanted: bytes) -> bytes:

@@ -53,10 +53,22 @@ def free_port(host: str) -> int:
 def _quiet(kind: Any) -> Any:
     """A class of Dask's without the web server that each of its processes has: a port that asks nobody for a key.
 
-    A scheduler gives a job to the worker that has the fewest: each has one device. Dask's own estimate of when a job
-    would begin costs 20 times as much, for each worker and each job.
+    A scheduler gives a job to the next worker that has none, else to one with the fewest: each has one device. Dask
+    would collect all workers of the kind for each job, and estimate for each of them when the job would begin.
     """
-    ours = {"start_http_server": lambda *_, **__: None, "worker_objective": lambda _, __, one: len(one.processing)}
+
+    def decide(self: Any, task: Any) -> Any:
+        found, names = None, list(self.resources.get(next(iter(task.resource_restrictions or ()), None), ()))
+        turn = self.n_tasks % max(1, len(names))
+        for name in names[turn:] + names[:turn]:
+            one = self.workers[name]
+            if one.status.name == "running" and (found is None or len(one.processing) < len(found.processing)):
+                found = one
+                if not one.processing:
+                    break
+        return found
+
+    ours = {"start_http_server": lambda *_, **__: None, "decide_worker_non_rootish": decide}
     return type(kind.__name__, (kind,), ours)
 
 

@@ -7,6 +7,7 @@ collects what workers finished meanwhile, and sends only the rest again.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -38,6 +39,7 @@ from weft.tuner.space import Region
 
 logger = logging.getLogger("weft.pool")
 
+BATCH_SECONDS = 0.05  # jobs that are planned in so short a time are one message: a graph costs what ten jobs do
 LOOK_SECONDS = 0.5  # how often it is looked whether the pool is still there, while no answer comes
 MOST_AGAIN = 5  # how often a job is sent again that failed on its way
 LOST = ("lost", "cancelled")
@@ -70,6 +72,21 @@ def connect(url: str, folder: Path, seconds: float) -> Any:
     raise PoolError(f"no scheduler of a pool answers at {url}, with our certificates: {problem}")
 
 
+def send(client: Any, tasks: Mapping[str, tuple[Any, ...]], resource: str) -> list[Any]:
+    """Sends calls, functions with bytes or the keys of others' results, in one message; their futures, in order."""
+    from dask._expr import LLGExpr
+    from dask._task_spec import Task, TaskRef
+
+    made = {
+        key: Task(key, function, *(TaskRef(one) if isinstance(one, str) else one for one in given))
+        for key, (function, *given) in tasks.items()
+    }
+    if not made:
+        return []
+    graph = LLGExpr(made, _determ_token=uuid.uuid4().hex)  # Dask would hash all of it
+    return list(client.get(graph, list(made), sync=False, retries=2, resources={resource: 1}))
+
+
 @dataclass
 class PoolRunner:
     """Measures points on devices of one kind."""
@@ -86,6 +103,7 @@ class PoolRunner:
     def __post_init__(self) -> None:
         self._client: Any = None
         self.built: dict[str, Any] = {}
+        self.told: dict[str, str] = {}
         self._defaults: dict[str, tuple[str, list[Any]]] = {}
         self._sent = 0
         self.about = self._wait_for_kind()
@@ -103,7 +121,7 @@ class PoolRunner:
     @property
     def width(self) -> int:
         """How many devices there are now."""
-        return max(1, len([one for one in self._ask(fleet) if one["kind"] == self.kind]))
+        return max(1, len([one for one in self.ask(fleet) if one["kind"] == self.kind]))
 
     def client(self) -> Any:
         """A connection to the scheduler, made anew where there is none; a PoolError where that takes too long."""
@@ -111,9 +129,10 @@ class PoolRunner:
             return self._client
         self.close()
         self._client = connect(self.url, self.folder, self.deadline)
+        self._client.subscribe_topic(jobs.topic_of(f"{self.run}-0"), lambda event: self.told.update([event[1]]))
         return self._client
 
-    def _ask(self, question: Callable[[Any], Any]) -> Any:
+    def ask(self, question: Callable[[Any], Any]) -> Any:
         """The answer to a question; asked again where the scheduler dies over it, until the deadline."""
         end = time.monotonic() + self.deadline
         while True:
@@ -137,11 +156,11 @@ class PoolRunner:
         """What devices of the kind say of themselves; a PoolError where there is none until the deadline."""
         end = time.monotonic() + self.deadline
         while True:
-            seen = self._ask(fleet)
+            seen = self.ask(fleet)
             found = [one for one in seen if one["kind"] == self.kind]
-            builders = any(one["kind"] == BUILD for one in seen)
+            builders = [one for one in seen if one["kind"] == BUILD and found and found[0]["needs"] == LIBRARY]
             if found and (builders or found[0]["needs"] != LIBRARY):
-                return _agreed(found)
+                return agreed(found, builders)
             if time.monotonic() > end:
                 there, wanted = ", ".join(sorted({str(one["kind"]) for one in seen})), BUILD if found else self.kind
                 raise PoolError(
@@ -189,23 +208,20 @@ class PoolRunner:
             "parameters": [parameters for _, parameters in pairs],
         }  # fmt: skip
 
-    def submit(self, client: Any, job: Job) -> Any:
-        """Sends a job, and what it needs to have built; the future of its record."""
-        needs = self.about["needs"]
-        libraries = [self._build(client, job["target"], text) for text in job["programs"] if needs == LIBRARY]
-        sent = {**job, "programs": job["programs"] if needs == PROGRAM else []}
-        key = f"measure-{job['id']}-{job.get('again', 0)}"
-        asked = {"key": key, "pure": False, "retries": 2, "resources": {device_resource(self.kind): 1}}
-        return client.submit(jobs.measure, json.dumps(sent).encode(), *libraries, **asked)
-
-    def _build(self, client: Any, target: Mapping[str, Any], text: str) -> Any:
-        data = json.dumps({"target": target, "program": text}).encode()
-        key = f"build-{hashlib.sha256(data).hexdigest()}"
-        if key not in self.built:
-            if len(self.built) > 256:  # Dask forgets what nobody refers to
-                self.built.clear()
-            self.built[key] = client.submit(jobs.build, data, key=key, retries=2, resources={BUILD: 1})
-        return self.built[key]
+    def submit(self, client: Any, given: Sequence[Job]) -> list[Any]:
+        """Sends jobs as one message, and what they need built as one before it; the futures of their records."""
+        needs, built, tasks = self.about["needs"], {}, {}  # type: Any, dict[str, Any], dict[str, Any]
+        if len(self.built) > 256:  # Dask forgets what nobody refers to
+            self.built.clear()
+        for job in given:
+            wanted = [(job["target"], text) for text in job["programs"] if needs == LIBRARY]
+            orders = [json.dumps({"target": target, "program": text}).encode() for target, text in wanted]
+            keys = [f"build-{hashlib.sha256(data).hexdigest()}" for data in orders]
+            built |= {key: (jobs.build, data) for key, data in zip(keys, orders) if key not in self.built}
+            sent = {**job, "programs": job["programs"] if needs == PROGRAM else []}
+            tasks[f"measure-{job['id']}-{job.get('again', 0)}"] = (jobs.measure, json.dumps(sent).encode(), *keys)
+        self.built |= zip(built, send(client, built, BUILD))
+        return send(client, tasks, device_resource(self.kind))
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order, each when it is known; devices are at work while later points are planned."""
@@ -225,13 +241,17 @@ class PoolRunner:
 
     def _found(self, made: Iterable[Job | Outcome]) -> Iterator[tuple[int, Outcome]]:
         """The outcomes of jobs as they come; connects and sends again when the pool was lost."""
-        sent = _Sent(self)
+        sent, batch, last = _Sent(self), {}, 0.0  # type: _Sent, dict[int, Job], float
         try:
             for at, one in enumerate(made):
                 if isinstance(one, Outcome):
                     yield at, one
                 else:
-                    sent.send(at, one)
+                    batch[at] = one
+                if time.monotonic() - last > BATCH_SECONDS:
+                    sent.send(batch)
+                    batch, last = {}, time.monotonic()
+            sent.send(batch)
             last = time.monotonic()
             while sent.waiting:
                 for at, outcome in sent.ready():
@@ -242,8 +262,7 @@ class PoolRunner:
                     self.close()
                     yield from self._finished_meanwhile(sent.waiting)
                     waiting, sent = sent.waiting, _Sent(self)
-                    for at, one in waiting.items():
-                        sent.send(at, one)
+                    sent.send(waiting)
                 elif time.monotonic() - last > self.deadline:
                     self._wait_for_kind()
                     last = time.monotonic()
@@ -262,7 +281,7 @@ class PoolRunner:
     def collect(self, machine: str, tasks: set[str], run: str = "") -> dict[str, Record]:
         """What workers have measured of tasks, by the names of jobs, whether or not we were told; of one run or all."""
         asked = json.dumps({"machine": machine, "tasks": sorted(tasks), "run": run}).encode()
-        said = self._ask(lambda client: client.run(jobs.collect, asked, on_error="ignore"))
+        said = self.ask(lambda client: client.run(jobs.collect, asked, on_error="ignore"))
         found = {}
         for name, line in (pair for one in said.values() for pair in json.loads(one).items()):
             try:
@@ -284,14 +303,23 @@ class PoolRunner:
         return database.add(record for record in new.values() if record.version == compiler_version())
 
 
-def _agreed(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """What devices of one kind have in common: all that they say."""
+def agreed(found: list[dict[str, Any]], builders: list[dict[str, Any]]) -> dict[str, Any]:
+    """What devices of one kind have in common: all that they say; and builders compile what we would."""
     for one in found:
         if one["facts"] != found[0]["facts"] or one["unit"] != found[0]["unit"]:
             raise PoolError(f"{found[0]['name']} and {one['name']} are not of one kind: give one of them another name")
+    for one in found + builders:
         if one["compiler"] != compiler_version():
             raise PoolError(f"{one['name']} runs {one['compiler']}, and this is {compiler_version()}")
-    return found[0]
+    return (found or builders)[0]
+
+
+def _told(data: bytes) -> Outcome:
+    try:
+        record = Record.from_json(data.decode())
+        return replace(record.outcome, at=record.at)
+    except (ValueError, TypeError, KeyError, WeftError) as error:
+        return Outcome(Status.GARBAGE, detail=str(error)[:300])
 
 
 def _place(record: Record) -> tuple[str, str, str]:
@@ -307,14 +335,15 @@ class _Sent:
         self.futures: dict[int, Any] = {}
         self._done: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def send(self, at: int, job: Job) -> None:
-        """Sends a job, if the pool is there."""
+    def send(self, given: Mapping[int, Job]) -> None:
+        """Sends jobs, if the pool is there."""
         from distributed.client import ClosedClientError
 
-        self.waiting[at] = job
+        self.waiting |= given
         try:
-            future = self.futures[at] = self.runner.submit(self.client, job)
-            future.add_done_callback(lambda _: self._done.put(at))
+            for at, future in zip(given, self.runner.submit(self.client, list(given.values()))):
+                self.futures[at] = future
+                future.add_done_callback(lambda _, at=at: self._done.put(at))
         except (ClosedClientError, OSError):
             return  # `is_lost` tells, when all are sent
 
@@ -331,29 +360,40 @@ class _Sent:
                 places.add(self._done.get())
         except queue.Empty:
             places = {at for at in self.waiting if at in self.futures and self.futures[at].done()}
+        again, done = {}, {}
         for at in sorted(places & self.waiting.keys()):
-            job, future = self.waiting[at], self.futures[at]
-            if future.status == "error" and job.get("again", 0) < MOST_AGAIN:
+            job, status = self.waiting[at], self.futures[at].status
+            if status == "error" and job.get("again", 0) < MOST_AGAIN:
                 # Jobs raise nothing: a worker was stopped in the middle of one. Who finished it has it in a journal.
                 self.runner.built.clear()  # a build may have failed with its builder
-                self.send(at, {**job, "again": job.get("again", 0) + 1})
-                continue
-            outcome = self._outcome(future) if future.status not in LOST else None
-            if outcome is not None:
-                del self.waiting[at]
-                yield at, outcome
+                again[at] = {**job, "again": job.get("again", 0) + 1}
+            elif status not in LOST:
+                done[at] = self.futures[at]
+        self.send(again)
+        for at, outcome in self._outcomes(done).items():
+            del self.waiting[at]
+            yield at, outcome
 
-    def _outcome(self, future: Any) -> Outcome | None:
+    def _outcomes(self, done: Mapping[int, Any]) -> dict[int, Outcome]:
+        """What came of jobs: most were told, the rest is fetched by one question."""
+        from distributed import KilledWorker
+
+        found = {}
         try:
-            if future.status == "error":
-                error = future.exception(timeout=10)
-                return Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
-            record = Record.from_json(bytes(future.result(timeout=10)).decode())
-            return replace(record.outcome, at=record.at)
-        except (OSError, TimeoutError, CancelledError):
-            return None  # the scheduler went while it was to be fetched: the job is sent again, and known by its name
-        except (ValueError, TypeError, KeyError, WeftError) as error:
-            return Outcome(Status.GARBAGE, detail=str(error)[:300])
+            for at, future in done.items():
+                if future.status == "error":
+                    error = future.exception(timeout=10)
+                    found[at] = Outcome(Status.CRASH, detail=f"{type(error).__name__}: {error}".splitlines()[0][:300])
+                elif told := self.runner.told.pop(self.waiting[at]["id"], ""):
+                    found[at] = _told(told.encode())
+            fine = {at: future for at, future in done.items() if at not in found}  # what was told before we listened
+            fetch = functools.partial(self.client.gather, list(fine.values()), asynchronous=True)
+            for at, data in zip(fine, self.client.sync(fetch, callback_timeout=20) if fine else ()):
+                found[at] = _told(bytes(data))
+        except (OSError, TimeoutError, CancelledError, KeyError, KilledWorker) as error:
+            # The scheduler or a worker went while they were fetched: they are asked for, or sent, again.
+            logger.info("results were lost on their way: %s", error)
+        return found
 
     def cancel(self) -> None:
         """Calls back what was not begun."""

@@ -3,7 +3,7 @@
    One static program without a file beside it but the key. A connection is served by a child of its own; each RUN by a
    grandchild with limits of time and memory, which may crash or hang. One RUN at a time: others wait for their turn.
 
-     hello      client: "WEFTDEV1", 32 random bytes                         nothing else is read before both sides have
+     hello      client: "WEFTDEV2", 32 random bytes                         nothing else is read before both sides have
                 server: 32 random bytes, HMAC(key, "server", both)          shown that they have the key: a client that
                 client: HMAC(key, "client", both)                           cannot is closed without a word
      message    8 bytes: length, type | MAC of them | body | MAC of it      MACs count messages and know their direction
@@ -181,6 +181,9 @@ static struct {
     size_t blob_count, blob_bytes;
 } here;
 
+/* Whom the children serve, in memory that they share: one that has shown no key yet makes room for the next who comes. */
+static struct { pid_t process; uint32_t knows; } *served, *mine;
+
 static size_t most_bytes = (size_t)256 << 20;
 static volatile uint64_t *counters; /* what the emulator's plugin counts; none on a real machine */
 
@@ -232,7 +235,7 @@ static void randomize(byte *to, size_t size) {
 static void greet(byte *key) {
     byte hello[8 + HASH], both[2 * HASH], proof[HASH], given[HASH];
     receive(hello, sizeof hello);
-    if (memcmp(hello, "WEFTDEV1", 8)) leave("refused: a connection that does not speak our language");
+    if (memcmp(hello, "WEFTDEV2", 8)) leave("refused: a connection that does not speak our language");
     memcpy(both, hello + 8, HASH);
     randomize(both + HASH, HASH);
     mac_of(key, "server", 6, both, sizeof both, proof);
@@ -244,6 +247,7 @@ static void greet(byte *key) {
     mac_of(key, "to server", 9, both, sizeof both, here.in.key);
     mac_of(key, "to client", 9, both, sizeof both, here.out.key);
     memset(key, 0, HASH); /* whatever runs here later finds no key */
+    mine->knows = 1;
 }
 
 static void message_mac(struct side *side, byte part, const void *data, size_t size, byte *out) {
@@ -449,7 +453,8 @@ static void *place(const byte *file, size_t size, const char *wanted) {
 
 typedef int32_t (*Kernel)(const int64_t *arguments, int64_t threads);
 
-struct argument { uint64_t bytes; const struct blob *from; }; /* from NULL: a result, zeros at first */
+enum { GIVEN, RESULT, SCRATCH };
+struct argument { uint64_t bytes; uint32_t kind; const struct blob *from; }; /* what is not GIVEN: zeros at first */
 
 struct kernel {
     const struct blob *library;
@@ -509,15 +514,15 @@ static const char *read_run(struct run *run, const byte *body, size_t size) {
         one->count = (uint32_t)number(take(&r, 4), 4);
         if (r.bad || !one->library || one->count > MOST_ARGUMENTS) return "the request names no library that is here";
         for (uint32_t i = 0; i < one->count; i++) {
-            uint32_t is_result = (uint32_t)number(take(&r, 4), 4);
+            uint32_t kind = one->arguments[i].kind = (uint32_t)number(take(&r, 4), 4);
             one->arguments[i].bytes = number(take(&r, 8), 8);
             one->arguments[i].from = blob_of(take(&r, HASH));
-            if (is_result) one->arguments[i].from = NULL;
-            else if (!one->arguments[i].from || one->arguments[i].from->size != one->arguments[i].bytes)
+            if (kind == RESULT || kind == SCRATCH) one->arguments[i].from = NULL;
+            else if (kind != GIVEN || !one->arguments[i].from || one->arguments[i].from->size != one->arguments[i].bytes)
                 return "the request names an argument that is not here";
             if (one->arguments[i].bytes > most_bytes) return "an argument is larger than all memory we may use";
             total += one->arguments[i].bytes;
-            if (is_result) run->results += one->arguments[i].bytes;
+            if (kind == RESULT) run->results += one->arguments[i].bytes;
         }
     }
     if (r.bad || r.left) return "the request has another length than it says";
@@ -597,6 +602,7 @@ static void child(struct run *run) {
     setpgid(0, 0);
     memset(&here.in, 0, sizeof here.in), memset(&here.out, 0, sizeof here.out);
     close(here.socket);
+    munmap(served, sizeof *served * MOST_CHILDREN);
     for (int i = 1; i < 32; i++) signal(i, SIG_DFL);
     limit(RLIMIT_CORE, 0), limit(RLIMIT_FSIZE, 0), limit(RLIMIT_CPU, run->seconds + 1);
     if (run->memory) limit(RLIMIT_AS, run->memory);
@@ -616,7 +622,7 @@ static void child(struct run *run) {
         }
         call(run, one, 1);
         for (uint32_t i = 0; i < one->count; i++)
-            if (!one->arguments[i].from) {
+            if (one->arguments[i].kind == RESULT) {
                 memcpy(out, (const byte *)(uintptr_t)one->slots[i], (size_t)one->arguments[i].bytes);
                 out += one->arguments[i].bytes;
             }
@@ -714,7 +720,7 @@ static void serve_put(byte *body, size_t size) {
 
 static void serve_info(void) {
     char text[400];
-    int size = snprintf(text, sizeof text, "server=1\narchitecture=%s\npointer_bytes=%d\ncores=%ld\nmemory=%lld\n"
+    int size = snprintf(text, sizeof text, "server=2\narchitecture=%s\npointer_bytes=%d\ncores=%ld\nmemory=%lld\n"
                         "most_bytes=%llu\ncounts=%d\n", architecture, (int)sizeof(void *), sysconf(_SC_NPROCESSORS_ONLN),
                         (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE), (unsigned long long)most_bytes,
                         counters != NULL);
@@ -729,6 +735,10 @@ static void serve(int connection, byte *key) {
     setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    int rest = 30; /* seconds of silence before a client is asked whether it is still there */
+    setsockopt(connection, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(connection, IPPROTO_TCP, TCP_KEEPIDLE, &rest, sizeof rest);
+    setsockopt(connection, IPPROTO_TCP, TCP_KEEPINTVL, &rest, sizeof rest);
     alarm(2 * HANDSHAKE_SECONDS); /* one that sends a byte now and then has no more time than others */
     greet(key);
     alarm(0);
@@ -774,9 +784,29 @@ static void open_counters(void) {
     if (file >= 0) close(file);
 }
 
+/* A place for one more child; where none is free, that of somebody without a key, else the first that is left. */
+static void *free_place(void) {
+    static uint32_t turn;
+    for (;;) {
+        for (pid_t ended; (ended = waitpid(-1, NULL, WNOHANG)) > 0;)
+            for (int i = 0; i < MOST_CHILDREN; i++)
+                if (served[i].process == ended) served[i].process = 0;
+        for (int i = 0; i < MOST_CHILDREN; i++)
+            if (!served[i].process) return served[i].knows = 0, served + i;
+        for (int i = 0; i < MOST_CHILDREN; i++, turn++)
+            if (!served[turn % MOST_CHILDREN].knows) {
+                kill(served[turn % MOST_CHILDREN].process, SIGKILL);
+                turn++;
+                break;
+            }
+        struct timespec moment = {0, 2000000};
+        nanosleep(&moment, NULL);
+    }
+}
+
 int main(int count, char **words) {
     const char *key_path = NULL, *address = "127.0.0.1";
-    int port = 7400, children = 0, option;
+    int port = 7400, option;
     byte key[HASH];
     while ((option = getopt(count, words, "k:a:p:m:l")) != -1) {
         if (option == 'k') key_path = optarg;
@@ -803,16 +833,18 @@ int main(int count, char **words) {
         return fprintf(stderr, "weft-server: %s:%d: %s\n", address, port, strerror(errno)), 1;
     printf("listening on %s:%d\n", address, ntohs(at.sin_port));
     fflush(stdout);
+    served = mmap(NULL, sizeof *served * MOST_CHILDREN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (served == MAP_FAILED) return perror("weft-server: memory"), 1;
     for (;;) {
         int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-        while (children && waitpid(-1, NULL, children < MOST_CHILDREN ? WNOHANG : 0) > 0) children--;
         if (connection < 0) continue;
+        mine = free_place();
         pid_t process = fork();
         if (process == 0) {
             close(listener);
             serve(connection, key);
         }
-        if (process > 0) children++;
+        if (process > 0) mine->process = process;
         close(connection);
     }
 }

@@ -38,7 +38,7 @@ def architecture_of(triple: str) -> str:
     """The architecture of a triple, by the name that servers have; a PoolError for one without a server."""
     first = triple.split("-")[0]
     name = "armv7" if first.startswith(("armv7", "arm")) and first != "arm64" else first.replace("arm64", "aarch64")
-    if name not in ARCHITECTURES:
+    if name not in (*ARCHITECTURES, "wasm32"):  # whose device is Node
         raise PoolError(f"there is no device server for {triple}; it is made for {', '.join(ARCHITECTURES)}")
     return name
 
@@ -58,12 +58,16 @@ def _compilers(architecture: str) -> list[list[str]]:
     return found
 
 
-def make_server(architecture: str) -> Path:
-    """The program of a device server for an architecture, made when there is none yet."""
+def make_server(architecture: str, stays: bool = False) -> Path:
+    """The program of a device server for an architecture, made when there is none yet.
+
+    One that stays here is made by the system's compiler, if there is one: zig makes a C library first.
+    """
     if architecture not in ARCHITECTURES:
         raise PoolError(f"no device server is made for {architecture!r}, but for {', '.join(ARCHITECTURES)}")
     options = ["-static", "-O2", "-s", "-std=gnu11"]
-    return _made(FOLDER / "server.c", f"weft-server-{architecture}", _compilers(architecture), options, ["-lm"])
+    compilers, name = _compilers(architecture)[:: -1 if stays else 1], f"weft-server-{architecture}{'-here' * stays}"
+    return _made(FOLDER / "server.c", name, compilers, options, ["-lm"])
 
 
 def make_counter() -> Path:
@@ -130,7 +134,7 @@ def start_server(
     `emulated`: by QEMU, of another architecture, say; with `counts` it counts instructions instead of seconds.
     """
     name = architecture or host_architecture()
-    command = [str(make_server(name)), "-l", "-p", "0", "-m", str(megabytes), "-k"]
+    command = [str(make_server(name, name == host_architecture())), "-l", "-p", "0", "-m", str(megabytes), "-k"]
     if emulated or counts or name != host_architecture():
         command = [*_emulator(name, counts), *command]
     with tempfile.TemporaryDirectory(prefix="weft-server-") as folder:

@@ -1,4 +1,4 @@
-"""A model tuned for devices of a pool, and measured on them kernel by kernel.
+"""A model tuned for devices of a pool, kernel by kernel.
 
 The search is the tuner's. What differs: a task's default is measured on a device, not profiled in a run of the whole
 model; algorithms are left as they are; and what was found is put into use by what each kernel gained alone, in turns
@@ -10,14 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.graph.ir import Graph
 from weft.plan.overrides import Records
 from weft.pool.device import PoolError
 from weft.pool.kinds import SECONDS
 from weft.pool.runner import PoolRunner
 from weft.tuner.bench import Bench
-from weft.tuner.database import Database
-from weft.tuner.model import Tuning, make_tuning
+from weft.tuner.model import Tuning
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.task import Task
 
@@ -86,23 +84,3 @@ def defaults(pool: PoolRunner, tasks: list[Task]) -> list[Outcome]:
         except TuneError as error:
             jobs.append(Outcome(Status.REFUSED, detail=str(error).splitlines()[0]))
     return list(pool.outcomes(jobs))
-
-
-def bench_model(graph: Graph, runner: PoolRunner, precision: str | None = None) -> dict[str, Any]:
-    """What the kernels of a model take on a device, each measured alone: a row for each, and the sum over all calls."""
-    with Database(":memory:") as database:
-        tuning = make_tuning(graph, 60.0, runner.target, precision, 1, database, PoolTuning, runner=runner)
-        tuning.prepare()
-    rows = []
-    for task in tuning.tasks:
-        problem, value = tuning.skipped.get(task.key), task.seconds / task.calls
-        said = {"task": task.key, "label": task.label, "calls": task.calls}
-        rows.append({**said, runner.unit: None if problem else value, "says": problem or figure(value, runner.unit)})
-    total = sum(task.seconds for task in tuning.tasks)
-    return {"kind": runner.kind, "unit": runner.unit, "kernels": rows, "total": figure(total, runner.unit),
-            f"total_{runner.unit}": total, "failed": len(tuning.skipped)}  # fmt: skip
-
-
-def figure(value: float, unit: str) -> str:
-    """A time in milliseconds, or a count by its name."""
-    return f"{1e3 * value:.3f} ms" if unit == SECONDS else f"{value:,.0f} {unit}"

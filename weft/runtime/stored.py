@@ -209,12 +209,13 @@ class StoredModel:
         graph, reason = row.get("host") or row["rest"], row.get("reason", "it waits for shapes that only a call tells")
         arrays = {name: self._file.array(number) for name, number in graph["constants"].items()}
         try:
-            return GraphStep(*hooks.stored_graph(graph["text"], arrays), row["inputs"], row["outputs"], reason)
+            found, run = hooks.stored_graph(graph["text"], arrays)
         except ImportError as error:
             raise MissingCompiler(
                 f"{self._file.path} has nodes that numpy runs ({reason}), for which {error.name} is not installed: "
                 f"{hint()}, with --no-deps where numpy shall be all that it needs"
             ) from error
+        return GraphStep(found, run, row["inputs"], row["outputs"], reason)
 
     @property
     def binds_values(self) -> bool:

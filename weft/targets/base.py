@@ -58,7 +58,9 @@ def later(path: str) -> Callable[..., Any]:
 
     Manifests are read whenever any target is looked for: what they name is imported by those who use it.
     """
-    return functools.partial(_imported, path)
+    made, (module, _, name) = functools.partial(_imported, path), path.partition(":")
+    vars(made).update(__module__=module, __name__=name)
+    return made
 
 
 def _imported(path: str, *arguments: Any) -> Any:

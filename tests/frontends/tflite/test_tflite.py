@@ -233,6 +233,26 @@ def test_a_quantized_network_compiles_to_integer_products(tmp_path):
     assert {"ConvInteger", "MatMulInteger"} <= made
 
 
+def test_complex_numbers_are_pairs_where_they_are_only_taken_apart():
+    """A spectrum: a transform, without the axis that it had for rows, and what may be asked of complex numbers."""
+    readers = ("COMPLEX_ABS", "REAL", "IMAG", "CAST")
+    tensors = [((2, 1, 16), "float32", None, None, 0), ((2,), "int32", whole(1, 16), None, 0)]
+    tensors += [((2, 1, 9), "complex64", None, None, 0), ((2, 9), "complex64", None, None, 0)]
+    tensors += [((2, 9), "float32", None, None, 0)] * len(readers)
+    operators = [("RFFT2D", [0, 1], [2], None), ("SQUEEZE", [2], [3], {0: np.array([-2], "i4")})]
+    operators += [(name, [3], [4 + at], None) for at, name in enumerate(readers)]
+    made = model(tensors, operators, [0], [4, 5, 6, 7], {"SQUEEZE": 30})
+    x = np.random.default_rng(3).normal(size=(2, 1, 16)).astype("f")
+    spectrum = np.fft.rfft(x[:, 0])
+    for one, other in zip(by_weft(made, [x]), (np.abs(spectrum), spectrum.real, spectrum.imag, spectrum.real)):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+    for one, other in zip(by_weft(made, [x]), by_litert(made, [x]), strict=True):
+        np.testing.assert_allclose(one, other, 1e-5, 1e-5)
+    operators[-1] = ("ADD", [3, 3], [7], {0: b(0)})
+    with pytest.raises(FrontendError, match="ADD: complex numbers"):
+        load(model(tensors, operators, [0], [7], {"SQUEEZE": 30, "ADD": 11}))
+
+
 def test_what_is_not_known_is_listed_at_once():
     tensors = [((2, 3), "float32", None, None, 0)] * 3
     data = model(tensors, [("SVDF", [0], [1], None), ("RNN", [1], [2], None)], [0], [2], {})

@@ -198,9 +198,9 @@ def _linker(target: Machine) -> list[str]:
         for compiler in ("cc", "gcc", "clang"):
             found = _which(compiler)
             if found:
-                return (
-                    [found, "-shared", "-Wl,--no-as-needed", "-lm"] if "linux" in target.triple else [found, "-shared"]
-                )
+                # Device servers find symbols by the older of the two tables.
+                linux = ["-Wl,--no-as-needed,--hash-style=both", "-lm"] if "linux" in target.triple else []
+                return [found, "-shared", *linux]
     raise TargetError(f"there is no linker for {target.name} here: install the ziglang package ({hint('link')})")
 
 

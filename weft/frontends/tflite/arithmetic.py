@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -47,16 +48,6 @@ def _clipped(low: float, high: float) -> Any:
     return lambda c, op, x: c.op("Clip", x, np.float32(low), np.float32(high))
 
 
-def _gelu(c: Any, op: Any, x: Value) -> Value:
-    return c.op("Gelu", x, approximate="tanh" if op.option(0, "?", False) else "none")  # type: ignore[no-any-return]
-
-
-def _sum_of_all(c: Any, op: Any, first: Value, *others: Value) -> Value:
-    for one in others:
-        first = c.op("Add", first, one)
-    return first
-
-
 enter(
     {
         "RELU6": _clipped(0.0, 6.0),
@@ -70,14 +61,18 @@ enter(
         "LOG_SOFTMAX": lambda c, op, x: c.op("LogSoftmax", x, axis=-1),
         "FLOOR_MOD": _floor_mod,
         "FLOOR_DIV": _floor_div,
-        "GELU": _gelu,
-        "ADD_N": _sum_of_all,
+        "GELU": lambda c, op, x: c.op("Gelu", x, approximate="tanh" if op.option(0, "?", False) else "none"),
+        "TOPK_V2": lambda c, op, x, k: c.several(2, "TopK", x, c.ints(k)[:1], axis=-1, largest=1, sorted=1),
+        "REAL": lambda c, op, x: c.op("Gather", x, np.int64(0), axis=-1),
+        "IMAG": lambda c, op, x: c.op("Gather", x, np.int64(1), axis=-1),
+        "COMPLEX_ABS": lambda c, op, x: c.op("ReduceL2", x, [-1], keepdims=0),
+        "ADD_N": lambda c, op, *all: reduce(lambda x, y: c.op("Add", x, y), all),
         "SELECT SELECT_V2": lambda c, op, condition, x, y: c.where(_aligned(c, condition, x), x, y, x.tensor.dtype),
         "CUMSUM": lambda c, op, x, axis: c.op(
             "CumSum", x, np.int64(c.ints(axis)[0]), exclusive=int(op.option(0, "?", False)) or None,
             reverse=int(op.option(1, "?", False)) or None,
         ),
-        "CAST": lambda c, op, x: _cast(c, x, op.outputs[0].dtype),
+        "CAST": lambda c, op, x: _cast(c, op, x, op.outputs[0].dtype),
     }
 )  # fmt: skip
 
@@ -89,9 +84,10 @@ def _aligned(c: Any, condition: Value, x: Value) -> Value:
     return condition
 
 
-def _cast(c: Any, x: Value, kind: str) -> Value:
-    if kind not in NUMBERS:
+def _cast(c: Any, op: Any, x: Value, kind: str) -> Value:
+    if kind not in NUMBERS or kind.startswith("complex"):
         raise Unsupported(f"a cast to {kind}")
+    x = c.op("Gather", x, np.int64(0), axis=-1) if op.inputs[0].dtype == "complex64" else x
     return c.cast(x, kind)  # type: ignore[no-any-return]
 
 
@@ -125,6 +121,10 @@ operator("ARG_MAX")(_placed("ArgMax"))
 operator("ARG_MIN")(_placed("ArgMin"))
 
 
-@operator("TOPK_V2")
-def _top(c: Any, op: Any, x: Value, k: Value) -> list[Value]:
-    return c.several(2, "TopK", x, c.ints(k)[:1], axis=-1, largest=1, sorted=1)  # type: ignore[no-any-return]
+@operator("RFFT2D")
+def _transformed(c: Any, op: Any, x: Value, lengths: Value) -> Value:
+    """A transform along the last axis; complex numbers are pairs here, along one more."""
+    rows, count = c.ints(lengths)
+    if (rows, x.tensor.dims[-2]) != (1, 1):
+        raise Unsupported("a Fourier transform of two axes")
+    return c.op("DFT", c.unsqueeze(x, -1), np.int64(count), np.int64(-2), onesided=1)  # type: ignore[no-any-return]

@@ -204,11 +204,13 @@ class _Importer:
         converter = mover or CONVERTERS.get(operator.name)
         if converter is None:
             raise _Unknown(operator.name)
+        if operator.name not in _OF_PAIRS and any(t is not None and t.dtype == "complex64" for t in operator.inputs):
+            raise Unsupported("complex numbers")
         if any(one in self.failed for one in given if one is not None):
             self._stand_in(operator)
             return
         if not whole:
-            given = [None if t is None or v is None else self._real(t, v) for t, v in zip(operator.inputs, given)]
+            given = [None if t is None or v is None else self._as_real(t, v) for t, v in zip(operator.inputs, given)]
         made = converter(self.c, operator, *given)
         results = list(made) if isinstance(made, (list, tuple)) else [made]
         for tensor, value in zip(operator.outputs, results):
@@ -224,7 +226,7 @@ class _Importer:
             found = self.values[tensor] = self.c.constant(array, name="" if array.size <= 64 else _name(tensor.name))
         return found
 
-    def _real(self, tensor: Tensor, value: Value) -> Value:
+    def _as_real(self, tensor: Tensor, value: Value) -> Value:
         """A quantized tensor as real numbers."""
         meaning = tensor.quantization
         if not _is_quantized(tensor) or meaning is None:
@@ -247,14 +249,15 @@ class _Importer:
             if tensor.dtype not in ("int8", "uint8", "int16"):
                 raise Unsupported(f"results quantized to {tensor.dtype}")
             return self.c.op("QuantizeLinear", value, *_parameters(self.c, meaning, tensor.dtype))
-        return value if value.tensor.dtype == tensor.dtype else self.c.op("Cast", value, to=NUMBERS[tensor.dtype])
+        same = tensor.dtype in (value.tensor.dtype, "complex64")  # of which pairs of real numbers are made
+        return value if same else self.c.op("Cast", value, to=NUMBERS[tensor.dtype])
 
     # ------------------------------------------------------------------------------------------- control and state
 
     def _quantize(self, operator: Operator) -> None:
         source, tensor = operator.inputs[0], operator.outputs[0]
         assert source is not None
-        self.values[tensor] = self._stored(tensor, self._real(source, self._value(source)), False)
+        self.values[tensor] = self._stored(tensor, self._as_real(source, self._value(source)), False)
 
     def _dequantize(self, operator: Operator) -> None:
         source, tensor = operator.inputs[0], operator.outputs[0]
@@ -264,7 +267,7 @@ class _Importer:
         if source.quantization is None and known is not None:
             self.values[tensor] = self.c.constant(known.astype(np.float32), name=_name(tensor.name))
         else:
-            self.values[tensor] = self.c.cast(self._real(source, value), "float32")
+            self.values[tensor] = self.c.cast(self._as_real(source, value), "float32")
 
     def _densify(self, operator: Operator) -> None:
         source = operator.inputs[0]
@@ -337,6 +340,9 @@ class _Importer:
         graph = Graph("body", inputs, [test.outputs[0], *body.outputs], [*body.nodes, *test.nodes])
         made = self.c.several(len(states), "Loop", None, first.outputs[0], *states, body=graph)
         self.values.update(zip(operator.outputs, made))
+
+
+_OF_PAIRS = ("CAST", "REAL", "IMAG", "COMPLEX_ABS", "SQUEEZE")
 
 
 class _Unknown(WeftError):

@@ -179,7 +179,7 @@ def _update(c: Any, op: Any, x: Value, update: Value, starts: Value) -> Value:
 
 def _squeezed(op: Any, x: Value) -> list[int]:
     """The axes that a SQUEEZE names, or all of size 1."""
-    named = [] if op.options is None else op.options.ints(0)
+    named = [] if op.options is None else [axis % len(op.inputs[0].shape) for axis in op.options.ints(0)]
     return named or [axis for axis, size in enumerate(x.tensor.static) if size == 1]
 
 

@@ -219,6 +219,8 @@ class _Importer:
         c.origin = " at ".join(filter(None, (_module_path(node.meta.get("nn_module_stack")), self._where(node))))
         wanted = node.meta.get("val")
         several = isinstance(wanted, (list, tuple))
+        if name == "_unique2":  # whose counts are of the elements' type by torch 2.11's description, and by no call
+            wanted = [wanted[0], *(one.to(torch.int64) for one in wanted[1:])]
         first = next((one for one in (wanted if several else [wanted]) if isinstance(one, torch.Tensor)), None)
         c.dtype, c.shape = ("", ()) if first is None else (_kind(first), tuple(first.shape))
         c.read = {user.args[1] for user in node.users if user.target is operator.getitem} if several else None

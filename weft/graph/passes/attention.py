@@ -260,7 +260,9 @@ class _Scores:
     steps: list[tuple[str, float, Value | None]]
 
 
-_SCORE_STEPS = ("MatMul", "Mul", "Div", "Add", "Where", "Identity", "Cast")
+def _maker(value: Value | None, scope: Scope) -> Node | None:
+    """What makes a score, if nothing else reads it."""
+    return scope.single(value, "MatMul", "Mul", "Div", "Add", "Where", "Identity", "Cast")
 
 
 def _changes(cast: Node, narrow: str) -> bool:
@@ -275,7 +277,7 @@ def _scores(value: Value | None, scope: Scope, kind: str) -> _Scores | None:
     """The product under the softmax, through steps that nothing else reads; its operands are of a kind."""
     steps: list[tuple[str, float, Value | None]] = []
     while len(steps) <= model.MOST_SCORE_STEPS:
-        node = scope.single(value, *_SCORE_STEPS)
+        node = _maker(value, scope)
         if node is None or value is None:
             return None
         if node.op == "MatMul":
@@ -293,13 +295,13 @@ def _step(
     node: Node, value: Value, scope: Scope, kind: str
 ) -> tuple[Value, tuple[str, float, Value | None] | None] | None:
     """What a step works on, and the step; None for one that is not known."""
-    if node.op in ("Identity", "Cast") and node.inputs[0] is not None:
+    if len(node.inputs) == 1 and node.inputs[0] is not None:
         return (node.inputs[0], None) if node.op == "Identity" or _changes(node, kind) else None
     first, second = node.inputs[-2], node.inputs[-1]
     for through, other in ((first, second), (second, first)):
         if through is None or other is None or not same_type(through.type, value.type):
             continue
-        if scope.single(through, *_SCORE_STEPS) is None:
+        if _maker(through, scope) is None:
             continue
         number = scope.scalar(other)
         if node.op == "Add":

@@ -20,7 +20,8 @@ import numpy as np
 from weft.graph.ir import Array, Graph, Node, TensorType, dtype_name
 from weft.graph.passes.support import Replacement, Scope, rewritten
 
-NAME, WORDS, DOMAIN = "FewBitsMatMul", "WordsMatMul", "weft"
+NAME, DOMAIN = "FewBitsMatMul", "weft"
+WORDS = "WordsMatMul"
 
 MOST_BLOCK = (1 << 23) // (128 * 256)
 """A sum of more digits of 8 bits times codes of 8 bits might not be a whole number that float32 holds."""

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 
+from weft.core import model
 from weft.expr.nodes import Expr, Var, index_expr, int_value
 from weft.loop.ir import For, Func, If, Let, Stmt
 from weft.loop.visit import Mutator
 
 NAME = "independent"
-THREADS = 256
-"""Threads of a block."""
 
 
 def bind_independent(func: Func) -> Func:
@@ -53,7 +52,7 @@ def _bound(outermost: For) -> Stmt:
     if not loops:
         return outermost
     total = math.prod(int_value(loop.extent) or 0 for loop in loops)
-    threads, block, thread = min(THREADS, total), Var("block"), Var("thread")
+    threads, block, thread = min(model.BOUND_THREADS, total), Var("block"), Var("thread")
     flat: Expr = block * threads + thread
     inner: Stmt = body
     for let in reversed(lets):

@@ -37,12 +37,11 @@ from weft.targets.gpu.product import Product, plain_load
 KNOBS: dict[str, tuple[int, ...]] = {
     **GROUP_KNOBS,
     "stages": (3, 4, 5, 6, 7),
-    "parts": (1,),
     "band": (8,),
-    "copies": (0, 1),
+    "copies": (0, 1, 2, 3),
 }
-"""`band` is how many tiles of rows go together through all columns: what they read stays in the cache. `copies` is
-whether operands whose rows begin at odd places are copied first."""
+"""`band` is how many tiles of rows go together through all columns: what they read stays in the cache. `copies` are
+the operands, x (1) and y (2), that are copied first, because their rows begin at odd places."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -63,8 +62,6 @@ class BulkTiles(GroupTiles):
             constant = load is not None and load.buffer in product.unit.constants
             ways.append(_Operand(product, operand, own, bool(along), constant))
         self.operands = ways
-        self.odd_bytes = sum(one.bytes for one in ways if one.is_tensor and one.is_odd and one.may_copy)
-        """Of operands that can be copied into rows that begin where they should."""
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
@@ -72,8 +69,8 @@ class BulkTiles(GroupTiles):
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
-        for one in self.operands if point["copies"] else []:
-            if one.is_odd and one.may_copy:
+        for at, one in enumerate(self.operands):
+            if point["copies"] >> at & 1:
                 copy = self.s.cache_read(one.buffer, "global", [self.given.name])
                 copy.storage_align(len(copy.block.writes[0].buffer.shape) - 2, LINE // self.kind.bytes, 0)
                 unit = unit_of(self.s, copy.name, self.given.unit.target)
@@ -91,25 +88,39 @@ class BulkTiles(GroupTiles):
             & (c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
             & x.has_boxes(tile_x)
             & y.has_boxes(tile_y)
-            & np.where(c["copies"], self.odd_bytes > 0, not any(one.is_wrong for one in self.operands))
+            & self._may_copy(c, 0)
+            & self._may_copy(c, 1)
         )
+
+    def _may_copy(self, c: Columns, at: int) -> Any:
+        """Whether an operand may be copied first, or else need not be."""
+        one = self.operands[at]
+        return np.where(c["copies"] >> at & 1, one.is_odd and one.may_copy, not one.is_wrong)
 
     def cost(self, c: Columns) -> Any:
         """Seconds of each point: multiplication or fetching of each step, and what a tile takes beside its steps."""
         machine, (tile_y, tile_x) = self.machine, self._tile(c)
-        steps = ceildiv(self.k, wgmma.line_depth(self.kind))
-        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch, machine.multiprocessors)
+        steps = ceildiv(self.k, wgmma.line_depth(self.kind) * c["parts"])
+        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
-        x, y = (1.0 + (fit.BULK_ODD_ROWS - 1) * one.is_odd * (1 - c["copies"] * one.may_copy) for one in self.operands)
+        copies = [c["copies"] >> at & 1 for at in range(2)]
+        x, y = (
+            np.where(copied, 1.0, fit.BULK_ODD_ROWS if one.is_odd else 1.0)
+            for copied, one in zip(copies, self.operands)
+        )
         fetched = (tile_x * x + tile_y * y) * LINE
         step = np.maximum(products * fit.BULK_PRODUCTS, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
-        tile = of_tile + written * tile_x * tile_y * (1 + fit.GROUP_WORK * self.work)
+        # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.
+        alone = fit.GROUP_WRITTEN[0] * fit.GROUP_WORK * self.work
+        tile = of_tile + (written + alone) * tile_x * tile_y
         # Of points that cost the same, the one of the most stages.
         cycles = rounds * (steps * (step + waits) + tile) + fit.BULK_START - c["stages"]
-        copied = fit.BULK_COPY[0] + self.odd_bytes * fit.BULK_COPY[1]
-        return self.seconds(cycles + c["copies"] * copied, c["parts"], 0)
+        start, each = fit.BULK_COPY
+        for copied, one in zip(copies, self.operands):
+            cycles = cycles + copied * (start + each * one.bytes)
+        return self.seconds(cycles, c["parts"], 8 * c["parts"])
 
     def multiply(self, final: Stage) -> None:
         """Tiles of the final block, whose elements each thread writes out of its own registers."""
@@ -128,7 +139,8 @@ class BulkTiles(GroupTiles):
         final.annotate(fragments.FRAGMENT, "rows", rows[2])
         final.annotate(fragments.FRAGMENT, "columns", column)
         accumulator = self.s[self.accumulator]
-        accumulator.set_scope(self.scope)
+        if self.point["parts"] == 1:
+            accumulator.set_scope(self.scope)
         self._into_tiles(self.accumulator, len(self._buffer(self.accumulator).shape) - 2, *self.unit)
         accumulator.compute_at(final, group_x, exact=False)
         self._steps(accumulator)
@@ -159,13 +171,12 @@ class _Operand:
         else:
             row = int_value(load.buffer.shape[-1]) or 0
             self.is_tensor = self._lies(load, own, k, along_k)
-            halo = isinstance(stored_operand(operand), Select)
-            self.is_apart = len([n for n in self.sizes if n > 1]) > 1 and (halo or _offset(load, own, k))
+            self.is_apart = len([n for n in self.sizes if n > 1]) > 1
         self.buffer, self.bytes = (
             load.buffer.name,
             load.dtype.bytes * math.prod(int_value(n) or 0 for n in load.buffer.shape),
         )
-        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (LINE, CHUNK))
+        self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (fit.SECTOR, CHUNK))
         self.may_copy = plain_load(operand) is not None and not constant
         self.is_tensor = self.is_tensor and row > 0 and (self.may_copy or not self.is_wrong)
 
@@ -205,10 +216,3 @@ def _read(operand: Expr) -> Load | None:
     while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
         value = value.then
     return value if isinstance(value, Load) else None
-
-
-def _offset(load: Load, own: Sequence[Axis], k: Sequence[Axis]) -> bool:
-    """Whether a dimension is walked along by an axis of the operand's own and one that is summed."""
-    mine, summed = {axis.var for axis in own}, {axis.var for axis in k}
-    forms = [set(linear(index).terms) for index in load.indices]
-    return any(terms & mine and terms & summed for terms in forms)

@@ -290,7 +290,7 @@ class Module(_Owned):
 
 
 _BY_BYTES = {1: 0, 2: 1, 4: 2}
-_SWIZZLE_128, _PROMOTION_256 = 3, 3
+_SWIZZLE_128, _PROMOTION_128 = 3, 2
 
 
 def tensor_map(
@@ -305,7 +305,7 @@ def tensor_map(
     made = (ctypes.c_char * 128).from_buffer(room, skipped)
     _call(
         "cuTensorMapEncodeTiled", made, _BY_BYTES[element_bytes], rank, ctypes.c_void_p(address), dimensions, steps,
-        boxes, ones, 0, _SWIZZLE_128, _PROMOTION_256, 0, doing=f"describing a tensor of {tuple(shape)}",
+        boxes, ones, 0, _SWIZZLE_128, _PROMOTION_128, 0, doing=f"describing a tensor of {tuple(shape)}",
     )  # fmt: skip
     return made
 

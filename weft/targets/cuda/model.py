@@ -27,6 +27,8 @@ GROUP_PRODUCTS = 1.55
 """What wgmma takes beyond the rate of the tensor cores, at the highest clock: large products lower it."""
 FETCHED_BYTES = 36
 """Bytes a cycle that a multiprocessor fetches into shared memory."""
+SECTOR, GROUP_ODD_ROWS, GROUP_ALONE = 32, 1.6, 8
+"""Bytes at whose multiples rows should begin; how much longer others take to be fetched, and such of one element."""
 SHARED_BYTES, WARP_READ_BYTES = 128, 110
 """Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix."""
 WARP_STEP, GROUP_STEP = 40, 30
@@ -45,16 +47,16 @@ GROUP_WORK = 0.1
 """How much longer that takes for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 
 # Products by wgmma and the copy engine: fitted to 45 points of seven products in float16, 6 % on average; nothing was
-# held out. Odd rows: 8 points of two products.
+# held out. Odd rows: 14 points of seven products.
 BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
 BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
-BULK_ODD_ROWS = 2.5
-"""How much longer rows take that do not begin at multiples of 128 bytes."""
-BULK_COPY = (4000, 0.001)
-"""Cycles of the kernels that copy such operands into other rows, and for each byte: not measured."""
-BULK_TILE, BULK_START = (750, 0.022), 2830
+BULK_ODD_ROWS = 2.7
+"""How much longer rows take that do not begin at multiples of SECTOR bytes."""
+BULK_COPY = (3000, 0.0012)
+"""Cycles of a kernel that copies such an operand into other rows, and for each byte."""
+BULK_TILE, BULK_START = (750, 0.022), 3800
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
 
 # Attention of narrow numbers: set by hand to 88 points of 11 sizes (docs/gpu.md says how well it chooses for others).

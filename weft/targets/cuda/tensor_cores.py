@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Buffer, Var
+from weft.expr.nodes import Buffer, Expr, Var, int_value
 from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -417,7 +417,8 @@ class GroupTiles(MatrixTiles):
         blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
         rounds, _, together = self.rounds(blocks, c["parts"], 128 * groups, registers, shared)
         busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
-        busy = np.maximum(busy, fetched / fit.FETCHED_BYTES) + fit.GROUP_STEP
+        x, y = (_row_cost(self.given, operand) for operand in (self.given.axes.x_operand, self.given.axes.y_operand))
+        busy = np.maximum(busy, (tile_x * x + tile_y * y) * LINE / fit.FETCHED_BYTES) + fit.GROUP_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
         written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN) * (1 + fit.GROUP_WORK * self.work)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
@@ -441,6 +442,20 @@ class GroupTiles(MatrixTiles):
 
     def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
         nest.fetch_ahead(accumulator, step, self.point["stages"], lag=1)
+
+
+def row_bytes(product: Product, operand: Expr) -> int:
+    """Bytes from one row of a tensor to the next that an operand is; 0 for anything else, and what is packed first."""
+    load = plain_load(operand)
+    if load is None or load.buffer in product.unit.constants:
+        return 0
+    return (int_value(load.buffer.shape[-1]) or 0) * load.dtype.bytes
+
+
+def _row_cost(product: Product, operand: Expr) -> float:
+    """How much longer rows of an operand take to be fetched than such as begin at whole sectors."""
+    row = row_bytes(product, operand)
+    return fit.GROUP_ALONE if row % SIZES[0] else fit.GROUP_ODD_ROWS if row % fit.SECTOR else 1.0
 
 
 # ---------------------------------------------------------------------------------------------------------- turning

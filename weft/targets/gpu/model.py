@@ -152,8 +152,8 @@ LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, (8, 2), 2
 BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 2
-"""With so many queries at most a block has no more rows of them: with four (heads of one key), eight rows measured faster
-on an H200, 38 against 51 µs."""
+"""With so many queries at most a block has no more rows of them: with four (heads of one key), eight rows measured
+faster on an H200, 38 against 51 µs."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on
 about half the scores at most; fewer queries or keys are a matter of streaming, which vector products do; steps of a

@@ -182,12 +182,11 @@ class Instruction:
     """An opcode and the values of its fields, as attributes; what is not said is 0."""
 
     def __init__(self, opcode: str, **values: Any) -> None:
-        self.opcode, self.values = opcode, dict.fromkeys(fields_of(opcode), 0)
-        self._set(values)
+        self._set(opcode, dict.fromkeys(fields_of(opcode), 0), values)
 
-    def _set(self, values: dict[str, Any]) -> None:
-        """Other values of some fields."""
-        opcode, fields = self.opcode, fields_of(self.opcode)
+    def _set(self, opcode: str, known: dict[str, int], values: dict[str, Any]) -> None:
+        """Takes over what is known, and checks the values that are not."""
+        self.opcode, self.values, fields = opcode, dict(known), fields_of(opcode)
         for name, value in values.items():
             if name not in fields:
                 raise ValueError(f"{opcode} has no field {name!r}; it has {', '.join(fields)}")
@@ -241,8 +240,7 @@ class Instruction:
     def replace(self, **values: Any) -> Instruction:
         """A copy with other values."""
         made = object.__new__(Instruction)
-        made.opcode, made.values = self.opcode, dict(self.values)
-        made._set(values)
+        made._set(self.opcode, self.values, values)
         return made
 
 

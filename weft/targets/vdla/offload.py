@@ -123,13 +123,13 @@ class _Offload:
             logger.info("%s: requantization is not exact in whole numbers, the processor does it", node.describe())
             return None
         bias, shift, lift, factor = whole
-        other = next((v for v in found.terms if v is not main), None)
-        residual = None if other is None else self.residual(other, node, scope)
+        beside = [self.product(scope.producers[v], scope, ()) if v in sums else self.in_blocks(v, node, scope)
+                  for v in found.terms if v is not main]  # fmt: skip
         levels = [int(zero) + round(bound / scale) if np.isfinite(bound) else limit
                   for bound, limit in ((low, -128), (high, 127))]  # fmt: skip
         attributes = {"zero": int(zero), "low": max(levels[0], -128), "high": min(levels[1], 127)}
         rest = [self.channels(one, scope) for one in (bias, shift, None, lift)]
-        rest += [residual, self.channels(factor, scope)]
+        rest += [*beside, None][:1] + [self.channels(factor, scope)]
         made = self.product(scope.producers[main], scope, rest, **attributes)
         self.ranges[node.outputs[0]] = (attributes["low"], attributes["high"])
         self.blocks[node.outputs[0]] = made
@@ -155,7 +155,7 @@ class _Offload:
         if not isinstance(kind, TensorType) or kind.dtype != "int8" or not kind.is_static or 0 in kind.static:
             return False
         if node.op == "MatMulInteger":
-            return kind.rank == 2 and weight.ndim == 2
+            return kind.rank in (2, 3) and weight.ndim == 2
         pads = [int(p) for p in node.attributes.get("pads") or [0]]
         plain = str(node.attributes.get("auto_pad") or "NOTSET") == "NOTSET" and 0 <= min(pads) <= max(pads) <= MOST_PAD
         dilated = any(int(d) != 1 for d in node.attributes.get("dilations") or ())
@@ -258,16 +258,13 @@ class _Offload:
             inputs.pop()
         return scope.make(node, packed.NAME, inputs, packed.DOMAIN, **window, **more)
 
-    def residual(self, value: Value, like: Node, scope: Scope) -> Value:
-        """A term beside the sums, in blocks: bytes, or the sums of another product."""
-        if self.is_sum(value, scope):
-            return self.product(scope.producers[value], scope, ())
-        return self.in_blocks(value, like, scope)
-
     def in_blocks(self, value: Value, node: Node, scope: Scope) -> Value:
         """A value in blocks of channels, with zeros up to the last block."""
         if value not in self.blocks:
             made, shape = value, list(value.tensor.static)
+            if len(shape) == 3:  # rows of a batch are rows
+                shape = [shape[0] * shape[1], shape[2]]
+                made = self.reshaped(made, shape, node, scope)
             more = -shape[1] % self.block
             if more:
                 ends = [0] * len(shape) + [0, more, *[0] * (len(shape) - 2)]
@@ -288,14 +285,14 @@ class _Offload:
     def plain(self, value: Value, node: Node, scope: Scope) -> list[Node]:
         """What lies in blocks as a node's output, as the rest of the graph has it."""
         n, blocks, height, width, _ = value.tensor.static
-        shape, channels = node.outputs[0].tensor.static, blocks * self.block
+        shape, channels, axis = node.outputs[0].tensor.static, blocks * self.block, 1
         if len(shape) == 4:
             value = scope.make(node, "Transpose", [value], perm=[0, 1, 4, 2, 3])
-            value, axis = self.reshaped(value, [n, channels, height, width], node, scope), 1
+            value = self.reshaped(value, [n, channels, height, width], node, scope)
         else:
             value = self.reshaped(value, [blocks, height, self.block], node, scope)
             value = scope.make(node, "Transpose", [value], perm=[1, 0, 2])
-            value, axis = self.reshaped(value, [height, channels], node, scope), 1
+            value, axis = self.reshaped(value, [*shape[:-1], channels], node, scope), len(shape) - 1
         inputs = [value]
         if shape[axis] != channels:
             ends = ([0], [shape[axis]], [axis])

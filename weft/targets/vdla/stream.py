@@ -175,7 +175,7 @@ class Writer:
 
     def _place(self, buffer: Buffer) -> None:
         """Memory for a buffer that is about to be written: the first gap that is large enough."""
-        size = -(-_size(buffer) // self._lanes(buffer.scope))
+        size = -(-int(np.prod([int_value(extent) or 0 for extent in buffer.shape])) // self._lanes(buffer.scope))
         begin, end = self.share[buffer.scope]
         for other, (start, length) in sorted(self.live.items(), key=lambda item: item[1]):
             if other.scope == buffer.scope and start < begin + size and begin < start + length:
@@ -425,10 +425,6 @@ def _strides(arrays: Sequence[Array]) -> list[tuple[int, tuple[int, ...]]]:
         if not np.array_equal(straight.ravel(), array.ravel()) or any(by[k] < 0 for _, by in dims):
             raise TargetError("an instruction of the accelerator steps through its memories by constant strides")
     return dims
-
-
-def _size(buffer: Buffer) -> int:
-    return int(np.prod([int_value(extent) or 0 for extent in buffer.shape]))
 
 
 def _reads_dram(e: Expr, places: Mapping[Buffer, int]) -> bool:

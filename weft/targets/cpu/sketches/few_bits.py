@@ -11,6 +11,9 @@ Weights are read once, along memory, and nothing is stored for them on the way.
 
 from __future__ import annotations
 
+import math
+
+from weft.expr.nodes import Buffer, Var
 from weft.ops.few_bits import CODES, DIGITS, FIXED, PARTS, SUM, TOP, TOTAL
 from weft.plan.contraction import producers_of_epilogue
 from weft.plan.planner import Unit
@@ -21,7 +24,7 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LANE_BYTES
 from weft.targets.cpu.microkernels import MicroKernel, digit_dots
-from weft.targets.cpu.model import DIGIT_GROUPS, DIGIT_VECTORS, LEAST_PARALLEL_WORK, ruled
+from weft.targets.cpu.model import DIGIT_GROUPS, DIGIT_VECTORS, LEAST_PARALLEL_WORK, STREAM_AHEAD, ruled
 from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL))
@@ -52,15 +55,15 @@ def match(unit: Unit) -> Sketch | None:
     most = max(1, unit.target.vector_registers * 3 // 4 // (digits * width // kernel.lanes))
     best = -(-rows // -(-rows // most))
     knobs = {"rows": tuple(range(1, most + 1)), "width": (width,)}
-    apply = _Nest(unit, kernel).apply
+    apply = _Nest(unit, kernel, codes).apply
     return ruled("matmul", unit, knobs, {"rows": best, "width": width}, apply, kernel)
 
 
 class _Nest:
     """One point, applied from the result to the digits."""
 
-    def __init__(self, unit: Unit, kernel: MicroKernel) -> None:
-        self.unit, self.s, self.kernel = unit, unit.schedule, kernel
+    def __init__(self, unit: Unit, kernel: MicroKernel, codes: Buffer) -> None:
+        self.unit, self.s, self.kernel, self.codes = unit, unit.schedule, kernel, codes
 
     def apply(self, point: Point) -> None:
         """All the steps."""
@@ -80,6 +83,8 @@ class _Nest:
         sums.compute_at(final, around[-1])
         block = self.add_up(sums, row)
         self.multiply(s[PARTS], sums, block, row)
+        step = math.prod(int(str(size)) for size in self.codes.shape[2:])
+        sums.prefetch(self.codes.name, block, max(1, STREAM_AHEAD // step))
         self.digits(s[DIGITS])
         self.unit.done.update({sums.name, final.name, PARTS, CODES, DIGITS}, set(names_of(s)) - known - STAGES)
         facts = self.unit.facts
@@ -101,7 +106,7 @@ class _Nest:
         self.order = [axis.var for axis in s[TOTAL].block.axes]
         return sums, s[TOTAL]
 
-    def add_up(self, sums: Stage, row: int | None) -> object:
+    def add_up(self, sums: Stage, row: int | None) -> Var:
         """Blocks, outside of a tile of rows and vectors in registers; gives their loop."""
         sums.set_scope("local")
         *leading, lane = sums.axis
@@ -112,7 +117,7 @@ class _Nest:
         nest.vectorize(sums, lane, self.kernel.lanes)
         return block
 
-    def multiply(self, parts: Stage, sums: Stage, block: object, row: int | None) -> None:
+    def multiply(self, parts: Stage, sums: Stage, block: Var, row: int | None) -> None:
         """The dot products of a block, and its codes taken apart just before them."""
         parts.compute_at(sums, block)
         parts.set_scope("local")
@@ -130,7 +135,7 @@ class _Nest:
             self.keep(self.s.cache_read(DIGITS, "local", [parts.name]), sums, block)
         parts.tensorize(inside, self.kernel.dot)
 
-    def keep(self, near: Stage, sums: Stage, block: object) -> None:
+    def keep(self, near: Stage, sums: Stage, block: Var) -> None:
         """The digits of a block in registers, of which an instruction takes a lane: no vector is filled with them."""
         near.compute_at(sums, block)
         *around, group, place = near.axis
@@ -138,7 +143,7 @@ class _Nest:
         nest.vectorize(near, near.fuse(group, place), LANE_BYTES)
         self.unit.done.add(near.name)
 
-    def take_apart(self, codes: Stage, parts: Stage, group: object) -> None:
+    def take_apart(self, codes: Stage, parts: Stage, group: Var) -> None:
         """The numbers in the bytes of a group, a vector of bytes at a time."""
         codes.compute_at(parts, group)
         codes.set_scope("local")

@@ -23,6 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var
 from weft.plan.planner import Unit
@@ -95,7 +97,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     knobs = {"rows": (kernel.rows, 2 * kernel.rows), "vectors": (1, 2), "panels": (1, 4, 16)}
 
     def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, **point)).apply()
+        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
@@ -133,7 +135,7 @@ def match_dots(unit: Unit) -> Sketch | None:
     point = {"rows": rows, "vectors": vectors, "panels": columns // width}
 
     def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, **point)).apply()
+        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
 
@@ -182,19 +184,23 @@ def match(unit: Unit) -> Sketch | None:
     def cost(columns: Columns) -> Any:
         slower = size.cycles(columns["rows"], columns["vectors"]) / size.best[1]
         down, tiles = ceildiv(product.m, columns["rows"]), columns["tiles"]
-        uneven = (tiles < down) & (down % tiles != 0) & (tiles != plan.tiles)  # the rule's blocks are one for each core
-        slower = slower * (1 + model.UNEVEN_BLOCK * uneven)
+        by_rule = (tiles == plan.tiles) & (columns["rows"] == plan.rows)  # a block for each core
+        slower = slower * (1 + model.UNEVEN_BLOCK * ((tiles < down) & (down % tiles != 0) & ~by_rule))
         return around_rule(rest, whole)(columns) * slower
 
     def legal(columns: Columns) -> Any:
         rows, vectors, parts = columns["rows"], columns["vectors"], columns["parts"]
         held = size.fits(rows, vectors) & ((parts == plan.parts) | size.fits(rows * parts, vectors))
-        # Blocks that are larger than the product are all one.
-        high = (columns["tiles"] <= ceildiv(product.m, rows)) | (columns["tiles"] == plan.tiles)
-        return held & high & ((columns["panels"] <= ceildiv(across, vectors)) | (columns["panels"] == plan.panels))
+        high, wide = _enough(choices["tiles"], product.m, rows), _enough(choices["panels"], across, vectors)
+        return held & (columns["tiles"] <= high) & (columns["panels"] <= wide)
 
     choices = {knob: tuple(sorted({*numbers, default[knob]})) for knob, numbers in knobs.items()}
     return Sketch("matmul", choices, apply, cost, legal)
+
+
+def _enough(blocks: tuple[int, ...], size: int, tile: Any) -> Any:
+    """The least block, of sizes in tiles, that holds everything, or the greatest: larger ones would be the same."""
+    return np.asarray(blocks)[np.minimum(np.searchsorted(blocks, ceildiv(size, tile)), len(blocks) - 1)]
 
 
 def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
