@@ -131,7 +131,7 @@ def choose_batch(
     random: np.random.Generator, epsilon: float = EPSILON,
 ) -> list[int]:  # fmt: skip
     """A batch out of ranked candidates: the best, such that they differ, and some at random."""
-    fresh = [int(number) for number in ranked if int(number) not in seen]
+    fresh = [number for number in dict.fromkeys(map(int, ranked)) if number not in seen]
     drawn = sum(random.random() < epsilon for _ in range(count)) if len(fresh) > count else 0
     pool = fresh[: 4 * count]
     values = np.asarray(scores(np.array(pool, np.int64)), np.float64) if pool else np.zeros(0)
