@@ -131,7 +131,7 @@ def choose_batch(
     random: np.random.Generator, epsilon: float = EPSILON,
 ) -> list[int]:  # fmt: skip
     """A batch out of ranked candidates: the best, such that they differ, and some at random."""
-    fresh = [int(number) for number in ranked if int(number) not in seen]
+    fresh = [number for number in dict.fromkeys(map(int, ranked)) if number not in seen]
     drawn = sum(random.random() < epsilon for _ in range(count)) if len(fresh) > count else 0
     pool = fresh[: 4 * count]
     values = np.asarray(scores(np.array(pool, np.int64)), np.float64) if pool else np.zeros(0)
@@ -151,4 +151,6 @@ def choose_batch(
     near = space.legal[space.prior[space.legal] >= NEAR]
     any_ = (int(one) for one in random.permutation(near)[: 8 * count])
     others = [one for one in any_ if one not in seen and one not in chosen]
+    if not chosen and not others:  # all that is near is known: whatever is left
+        others = [int(one) for one in random.permutation(space.legal) if int(one) not in seen]
     return chosen + others[: count - len(chosen)]

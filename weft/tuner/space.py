@@ -213,14 +213,15 @@ class Space:
         return region.sketch.name, region.sketch.point(region.columns, place)
 
     def find(self, sketch: str, point: Point) -> int | None:
-        """The number of a point; None where it is none of the space."""
+        """The number of a point; None where it is none of the space, or makes no sense there."""
         for region, start in zip(self.regions, self.starts):
             if region.sketch.name != sketch or region.choices.keys() != point.keys():
                 continue
             places = [int(np.searchsorted(choices, point[knob])) for knob, choices in region.choices.items()]
             known = zip(region.choices.items(), places)
             if all(at < len(choices) and choices[at] == point[knob] for (knob, choices), at in known):
-                return int(start) + (int(np.ravel_multi_index(places, region.sizes)) if places else 0)
+                found = int(start) + (int(np.ravel_multi_index(places, region.sizes)) if places else 0)
+                return found if np.isfinite(self.estimates[found]) else None
         return None
 
     def features(self, numbers: Array) -> Array:

@@ -36,8 +36,7 @@ class Task:
     program: GroupProgram
     """Never scheduled itself: `fresh` gives copies."""
     constants: Mapping[Value, Array] = field(default_factory=dict, repr=False)
-    nodes: tuple[str, ...] = ()
-    """The names of the nodes that its kernels compute."""
+    nodes: tuple[str, ...] = ()  # the names of the nodes that its kernels compute
     calls: int = 1
     seconds: float = 0.0
     """What its calls take in one run of the model; 0 where nobody has measured."""
