@@ -21,7 +21,7 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 91_600, "weft.frontends": 9_400, "weft.tuner": 3_000, "weft.targets.vdla": 2_500, "weft.pool": 1_800,
+    "weft": 93_500, "weft.frontends": 9_400, "weft.tuner": 3_000, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
     "weft.explore": 1_500,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
@@ -29,8 +29,9 @@ is replaced, up only with a reason in the commit. The rest had 81,200 when it wa
 cost models of two targets, sizes that stay open (1,900), decoding (1,900), one form for all frameworks (500), modules
 that run without the compiler (900), whole models for other machines (800), narrow numbers on GPUs (600), a form and a
 quantizer for bits (500), commands of the pool, of exploring and of the cache (600), control flow in native code
-(1,600), regions of many threads (700), attention in 16 bits and its primitives
-(1,100); tables in place of functions took 1,000 off."""
+(1,600), regions of many threads (700), attention in 16 bits and its primitives (1,100), products by the copy engine
+(1,100), decoding on GPUs (300), host nodes without the compiler (100); tables in place of functions took 1,000 off. The
+pool's 350: whole models on devices, Node, builders."""
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""

@@ -64,7 +64,7 @@ def test_the_order_of_sketches_comes_out_of_their_costs(target, dtype, order):
     for sizes in ((512, 512, 512), (128, 3072, 768), (197, 384, 1536)):
         unit = product(*sizes, dtype)(target)
         found = list(sketches(unit, offered).values())
-        chosen = [sketch.name for sketch, *_ in analytic(unit, found[::-1])]
+        chosen = [sketch.name.removesuffix(" and copy engine") for sketch, *_ in analytic(unit, found[::-1])]
         assert list(dict.fromkeys(chosen)) == order
 
 
