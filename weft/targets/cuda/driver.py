@@ -339,6 +339,10 @@ class Function(_Owned):
         """
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
         doing = f"launching {self.name} with {tuple(grid)} blocks of {tuple(block)} threads"
+        if not waits:  # which drivers before 11.8 know, too
+            sizes = (*grid, *block, shared_bytes)
+            _call("cuLaunchKernel", self.handle, *sizes, stream.handle, pointers, None, doing=doing)
+            return
         early = (_LaunchAttribute * 1)(_LaunchAttribute(_SERIALIZATION, b"", 1))
-        config = _LaunchConfig(*grid, *block, shared_bytes, stream.handle, early, int(waits))
+        config = _LaunchConfig(*grid, *block, shared_bytes, stream.handle, early, 1)
         _call("cuLaunchKernelEx", ctypes.byref(config), self.handle, pointers, None, doing=doing)
