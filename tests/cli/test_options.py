@@ -225,7 +225,7 @@ EVERYWHERE = {"--help", "--debug", "--json"}
 POOL = {"--pool", "--certificates"}
 OF_NO_MODEL = {
     "doctor": {"--calibrate"}, "db": {"--database", "--target", "--best", "--failures"},
-    "bench": POOL, "tune": POOL, "devices": POOL,
+    "bench": POOL, "compile": POOL, "tune": POOL, "devices": POOL,
     "pool": {"--certificates", "--host", "--port", "--builders", "--target", "--output"},
     "worker": {"--join", "--kind", "--device", "--target", "--key", "--name", "--certificates"},
 }  # fmt: skip

@@ -158,7 +158,7 @@ def test_default_schedules_compile(target, kinds, sizes):
 
 
 @pytest.mark.parametrize("kinds", [("int8", "int8"), ("uint8", "int8")])
-@pytest.mark.parametrize("sizes", [(33, 31, 65), (40, 130, 200)])
+@pytest.mark.parametrize("sizes", [(33, 31, 65), pytest.param((40, 130, 200), marks=pytest.mark.slow)])
 def test_default_schedules_of_odd_sizes(sizes, kinds):
     schedule = product(*sizes, kinds=kinds)
     default_schedule(schedule, HOPPER)

@@ -81,12 +81,19 @@ def check(graph, arrays=None, point=None, target=SMALL):
         np.testing.assert_allclose(out, wanted(graph, arrays), rtol=2e-4 * loose, atol=2e-5 * loose)
 
 
-@pytest.mark.parametrize("name", CASES)
+OFTEN = ("odd everything", "keep", "causal parts")
+"""The cases that are quick to interpret, or hold most."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
+)
 def test_the_default_point(name):
     sizes, steps, part = CASES[name]
     check(graph_of(sizes, steps, part, heads_inside=len(name) % 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("point", "part"), [(POINTS[0], 0), (POINTS[1], 32), (POINTS[2], 32)])
 def test_points_of_the_space_agree(point, part):
     check(graph_of((1, 1, 32, 64, 8, 8), (SCALED,), part), point=point)

@@ -201,6 +201,7 @@ def test_products(m, n, k, turned):
     assert {"shared", "local"} <= scopes(schedule)
 
 
+@pytest.mark.slow
 def test_a_deep_product_is_cut_into_parts():
     schedule = check(*matmul(16, 16, 512))
     assert any(loop.thread == "blockIdx.z" for loop in loops_in(schedule.func.body))
