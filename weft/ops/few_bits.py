@@ -152,10 +152,23 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
     return te.stage((*rows, layout.blocks, layout.digits, layout.features), product, PARTS)
 
 
+def with_bias(c: Compute, result: te.Tensor, bias: te.Tensor | None, name: str) -> te.Tensor:
+    """A float32 product plus a bias, in the type of the output."""
+    kind = c.outputs[0].dtype
+    if bias is None and kind == "float32":
+        return result
+
+    def finish(*at: Any) -> Expr:
+        whole = result[at] if bias is None else result[at] + bias[at[-1]].astype("float32")
+        return whole.astype(kind)
+
+    return te.stage(c.out_shape(), finish, name)
+
+
 def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
     if is_empty(c.types[0], *c.outputs):
         return None
-    layout, rows, kind = Layout(c), c.out_shape()[:-1], c.outputs[0].dtype
+    layout, rows = Layout(c), c.out_shape()[:-1]
     made = _Digits(layout, rows, x)
     parts = _products(layout, rows, made.digits, codes, c.need("kind"))
     block, zero = te.reduce_axis(layout.blocks, "b"), te.const(float(c.get("zero", 0)), "float32")
@@ -171,15 +184,7 @@ def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zero
         term = whole * made.unit(*row, b) - shift * made.total[(*row, b)]
         return te.sum(scales[n // width, b, n % width].astype("float32") * term, axis=block)
 
-    result = te.stage(c.out_shape(), value, TOTAL)
-    if bias is None and kind == "float32":
-        return result
-
-    def finish(*at: Any) -> Expr:
-        whole = result[at] if bias is None else result[at] + bias[at[-1]].astype("float32")
-        return whole.astype(kind)
-
-    return te.stage(c.out_shape(), finish, "few_bits_bias")
+    return with_bias(c, te.stage(c.out_shape(), value, TOTAL), bias, "few_bits_bias")
 
 
 register(

@@ -22,6 +22,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.few_bits import DOMAIN, WORDS
 from weft.ops.convolution import is_empty
 from weft.ops.elementwise_support import expect_shape
+from weft.ops.few_bits import with_bias
 
 _BITS_OF_TWO_TO_23, _TWO_TO_23 = 0x4B000000, 8388608.0
 
@@ -63,7 +64,7 @@ def _evaluate(c: Evaluate, x: Array, words: Array, scales: Array, zeros: Any = N
 def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
     if is_empty(c.types[0], *c.outputs):
         return None
-    layout, kind = _Layout(c), c.outputs[0].dtype
+    layout = _Layout(c)
     axis = te.reduce_axis(layout.words, "w")
     w, b = axis.var, axis.var // layout.groups
     zero = None if zeros is not None else float(c.get("zero", 0))
@@ -89,15 +90,7 @@ def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zero
         terms = [element(row, part) * number(words[w, n], part, n) for part in range(layout.each)]
         return te.sum(scales[b, n].astype("float32") * functools.reduce(operator.add, terms), axis=axis)
 
-    result = te.stage(c.out_shape(), value, "words_matmul")
-    if bias is None and kind == "float32":
-        return result
-
-    def finish(*at: Any) -> Expr:
-        whole = result[at] if bias is None else result[at] + bias[at[-1]].astype("float32")
-        return whole.astype(kind)
-
-    return te.stage(c.out_shape(), finish, "words_bias")
+    return with_bias(c, te.stage(c.out_shape(), value, "words_matmul"), bias, "words_bias")
 
 
 register(
