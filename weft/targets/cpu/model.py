@@ -214,6 +214,13 @@ def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
     return np.maximum(issued, core.latency / parts) + STEP_CYCLES + VECTOR_CYCLES * vectors
 
 
+def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
+    """The same for products of squares: each row is loaded alone, and two are put together by an instruction."""
+    pairs = rows / 2
+    issued = np.maximum(pairs * (vectors + 1) / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
+    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES * vectors
+
+
 @dataclass(frozen=True)
 class Tiles:
     """Register tiles for `m` rows of `across` vectors and a reduction of `k` steps: what each size costs."""

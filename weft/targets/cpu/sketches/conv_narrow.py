@@ -29,8 +29,10 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
+from weft.targets.base import Target
 from weft.targets.cpu import amx, model
 from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, squares, tiles
 from weft.targets.cpu.parse import TILES
 from weft.targets.cpu.sketches import nest
@@ -110,8 +112,8 @@ def match_dots(unit: Unit) -> Sketch | None:
 
 
 def match_squares(unit: Unit) -> Sketch | None:
-    """The sketch of one by products of squares, two pixels of a row in each."""
-    shape = _shape(unit)
+    """The sketch of one by products of squares, two pixels of a row in each; a tile has columns of several blocks."""
+    shape = _shape(unit, least=4)
     kernel = None if shape is None else squares(shape.kinds, unit.target, shape.step)
     if shape is None or kernel is None or extent(shape.depth) % kernel.depth:
         return None
@@ -133,7 +135,7 @@ def _in_vectors(unit: Unit, shape: Shape, kernel: MicroKernel) -> Sketch:
         "wide": tuple(pixels),
         "by_rows": (0, 1),
     }
-    default = {**_tile_of_vectors(shape, vectors, pixels, kernel, registers), "by_rows": shape.by_rows}
+    default = {**_tile_of_vectors(shape, vectors, pixels, kernel, unit.target), "by_rows": shape.by_rows}
 
     def apply(point: Point) -> None:
         made = _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"])
@@ -148,12 +150,13 @@ def _whole(shape: Shape, kernel: MicroKernel) -> int:
 
 
 def _tile_of_vectors(
-    shape: Shape, choices: list[int], widths: range, kernel: MicroKernel, registers: int
+    shape: Shape, choices: list[int], widths: range, kernel: MicroKernel, target: Target
 ) -> dict[str, int]:
     """Vectors, rows and pixels of the register tile: least time by the products and loads of a step.
 
-    A step issues two products and two loads in a cycle; the pixels of a tile are read where they are multiplied.
+    A step of dot products issues two and two loads in a cycle; the pixels of a tile are read where they are multiplied.
     """
+    core, registers = core_of(target), target.vector_registers
     best, chosen = math.inf, {"vectors": choices[0], "high": 1, "wide": widths[0]}
     rows, pixels = shape.height, _whole(shape, kernel)
     for vectors in choices:
@@ -165,6 +168,8 @@ def _tile_of_vectors(
                 count = ceildiv(rows, high) * ceildiv(pixels, wide) / vectors
                 issued = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, model.DOT_LATENCY)
                 cycles = issued + model.DOT_STEP_CYCLES * (1 + vectors)
+                if kernel.rows > 1:
+                    cycles = float(model.square_cycles(core, high * wide, vectors))
                 rest = 0.1 * (pixels % wide != 0) + model.UNEVEN * (rows % high != 0)
                 time = count * cycles * (1 + rest)
                 if time < best * 0.999:
@@ -172,7 +177,7 @@ def _tile_of_vectors(
     return chosen
 
 
-def _shape(unit: Unit) -> Shape | None:
+def _shape(unit: Unit, least: int = model.LEAST_NARROW_COLUMNS) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts, found = unit.facts, unit.contraction
     operands = None if found is None or not found.is_plain else found.weights(unit.constants)
@@ -190,7 +195,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     pixel, lane, channels = across[-1], lanes[-1], extent(depth[0])
     far = facts.step(image, pixel.var)
-    if channels > amx.TILE * group or channels % group or extent(lane) % model.LEAST_NARROW_COLUMNS:
+    if channels > amx.TILE * group or channels % group or extent(lane) % least:
         return None
     if far is None or far <= 0 or far % channels or not _is_plain(facts, weight, lanes):
         return None

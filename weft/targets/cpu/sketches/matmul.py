@@ -170,9 +170,7 @@ def _tile_of_squares(product: Product, target: Target, kernel: MicroKernel) -> t
         rows, vectors = columns["rows"], columns["vectors"]
         high = rows // kernel.rows
         count = ceildiv(product.m, rows) * ceildiv(product.n, vectors * kernel.lanes)
-        loads = (rows + vectors) / core.loads * model.LOAD_SHARE
-        step = np.maximum(model.step_cycles(core, high, vectors), loads + model.STEP_CYCLES)
-        return count * (steps * step + model.TILE_CYCLES + 4 * high * vectors)
+        return count * (steps * model.square_cycles(core, rows, vectors) + model.TILE_CYCLES + 4 * high * vectors)
 
     choices = {"rows": range(2, 17, 2), "vectors": range(2, 9, 2)}
     tile, _ = cheapest(choices, cycles, lambda columns: held(columns["rows"] // kernel.rows, columns["vectors"]))
