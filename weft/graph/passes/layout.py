@@ -66,29 +66,32 @@ class Laid:
 
 def choose_layouts(
     graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1, narrow: int = 0,
-    together: Collection[str] = (),
+    deep: int = 0, together: Collection[str] = (),
 ) -> Laid:  # fmt: skip
     """The layouts of a graph's values. `lanes` is the widest block of float32; narrower elements have larger ones.
 
     `fixed` are values that must stay plain; `tile` is how many places of a row the target's matrix instructions take.
-    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once. Of the types in
+    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once, `deep` bytes of
+    them where that is less than a register. Of the types in
     `together` all channels are one block, and nothing else is in blocks.
     """
     if together:
         return _Whole(graph, groups, fixed, together).choose()
     if lanes < model.LEAST_BLOCK:
         return Laid(list(groups), {}, {})
-    return _Chooser(graph, groups, lanes, fixed, tile, narrow).choose()
+    return _Chooser(graph, groups, lanes, fixed, tile, narrow, deep).choose()
 
 
 class _Chooser:
     def __init__(
-        self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int, narrow: int
-    ) -> None:
+        self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int, narrow: int,
+        deep: int = 0,
+    ) -> None:  # fmt: skip
         self.groups = groups
         self.lanes = lanes
         self.tile = tile
         self.narrow = narrow
+        self.deep = deep
         self.readers: dict[Value, list[Group]] = {}
         for group in groups:
             for value in group.inputs:
@@ -136,7 +139,8 @@ class _Chooser:
         sizes = kind.static
         if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
             return 0
-        factor = math.gcd(sizes[CHANNEL], self.lanes * max(1, FLOAT_BYTES // _bytes(kind)))
+        widest = self.lanes * max(1, FLOAT_BYTES // _bytes(kind))
+        factor = math.gcd(sizes[CHANNEL], self.deep if self.deep and _bytes(kind) <= self.narrow else widest)
         return factor if factor >= model.LEAST_BLOCK else 0
 
     def apart(self, node: Node) -> bool:

@@ -114,7 +114,7 @@ def _matrix(features: frozenset[str]) -> MatrixFacts | None:
     if "amx-tile" in features:
         return MatrixFacts(frozenset({"bfloat16", "uint8", "int8"}), rows=16, most_bytes=2)
     if "i8mm" in features:
-        return MatrixFacts(frozenset({"uint8", "int8"}), rows=2)
+        return MatrixFacts(frozenset({"uint8", "int8"}), rows=2, together=8)
     return MatrixFacts(frozenset({"uint8"})) if "avx512vnni" in features else None
 
 
