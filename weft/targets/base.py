@@ -111,6 +111,8 @@ class ThreadFacts:
     """Whether copies into shared memory can run while threads do other work."""
     overlaps_launches: bool = False
     """Whether a kernel can be launched while the one before it runs, and wait for it by itself."""
+    exchanges_registers: bool = False
+    """Whether threads that run in step can read one another's registers."""
     gigahertz: float = 1.0
     lanes: int = 128
     """Multiplications and additions of float32 that a multiprocessor does in one cycle."""

@@ -16,7 +16,8 @@ _AMPERE = frozenset({"float16", "bfloat16", "tfloat32", "int8"})
 H200 = ThreadFacts(
     multiprocessors=132, warp=32, block_threads=1024, multiprocessor_threads=2048, shared_bytes=227 * _KB,
     multiprocessor_shared_bytes=228 * _KB, registers=65536, cache_bytes=60 * _MB, tensor_cores=_AMPERE,
-    has_async_copy=True, overlaps_launches=True, gigahertz=1.98, lanes=128, matrix_products=2048, model=FITTED,
+    has_async_copy=True, overlaps_launches=True, exchanges_registers=True, gigahertz=1.98, lanes=128,
+    matrix_products=2048, model=FITTED,
 )  # fmt: skip
 
 _BEFORE = replace(H200, overlaps_launches=False)
