@@ -17,6 +17,7 @@ from weft.graph.passes.fill_rows import fill_rows
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.history import run
+from weft.graph.passes.merge_products import merge_products
 from weft.graph.passes.narrow_weights import narrow_weights
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.pad_channels import pad_channels
@@ -50,6 +51,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
     if precision is not None and asked("* precision", precision, "fp32") == "fp32":
         precision = None
     narrow = None if precision is None else NARROW[precision]
+    if proposed.merged is not None and not knobs.exact:
+        graph = run(merge_products, graph, proposed.merged(target))
     if proposed.caches:
         graph = run(update_caches, graph)
     if proposed.loops_by_data:
