@@ -18,7 +18,7 @@ from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.history import run
 from weft.graph.passes.merge_products import merge_products
-from weft.graph.passes.narrow_weights import narrow_weights
+from weft.graph.passes.narrow_weights import narrow_weights, plain_products
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.pad_channels import pad_channels
 from weft.graph.passes.precision import NARROW, lower_precision
@@ -69,6 +69,8 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         graph = run(lower_precision, graph, precision, narrow in target.narrow_products)
     if proposed.offload is not None:
         graph = run(proposed.offload, graph, target)
+    waits = None if proposed.narrow is None or precision is not None else proposed.narrow(target)
+    graph = run(plain_products, graph, target.narrow_products, waits)
     graph = run(turn_products, run(fill_kernels, graph))
     if knobs.exact:
         return graph

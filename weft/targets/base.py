@@ -104,7 +104,7 @@ class ThreadFacts:
     vector_bytes: int = 16
     """The widest load or store of one thread."""
     tensor_cores: frozenset[str] = frozenset()
-    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
+    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8", "float8"."""
     has_warpgroups: bool = False
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False

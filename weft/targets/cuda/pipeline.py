@@ -22,6 +22,7 @@ PASSES: pipeline.Passes = (
     producer.fetch_beside,
     *pipeline.TO_STATEMENTS[_PIPELINES:],
     wgmma.begin_products,
+    wgmma.promote_products,
     wgmma.overlap_products,
     overlay_shared,
     *pipeline.TO_VECTORS,
