@@ -97,12 +97,17 @@ class _Chooser:
             for value in group.inputs:
                 self.readers.setdefault(value, []).append(group)
         self.wanted = set(graph.outputs)
+        self.inputs = [value for value in graph.inputs if deep and value not in fixed]
         self.plain = {*graph.inputs, *graph.constants, *fixed}
 
     def choose(self) -> Laid:
         """Blocks spread from the groups that make them to all that take them."""
         blocked: dict[Value, int] = {}
         copies: dict[Value, Value] = {}
+        for value in self.inputs:
+            factor = self.factor(value)
+            if factor and self.is_convolved(value):
+                blocked[value], copies[value] = factor, Value(f"{value.name}_blocks", value.type)
         for group in self.groups:
             for value in group.outputs:
                 factor = self.block(value)
@@ -121,7 +126,8 @@ class _Chooser:
         """The groups with the values in blocks under names of their own, and conversions behind their makers."""
         if not copies:
             return list(self.groups)
-        made: list[Group] = []
+        into = [(value, copies[value]) for value in self.inputs if value in copies]
+        made = [Group([Node("Identity", [old], [new])], [old], [new], "injective", None) for old, new in into]
         for group in self.groups:
             own = {v: copies[v] for v in group.outputs if v in copies}
             taken = {v: copies[v] for v in group.inputs if v in copies and self.takes(group, v)}
@@ -133,8 +139,12 @@ class _Chooser:
 
     def block(self, value: Value) -> int:
         """The block that a value's channels divide into; 0 where it has none."""
+        return 0 if value in self.plain else self.factor(value)
+
+    def factor(self, value: Value) -> int:
+        """The same, for values of the caller's too."""
         kind = value.type
-        if value in self.plain or not isinstance(kind, TensorType) or not kind.is_static:
+        if not isinstance(kind, TensorType) or not kind.is_static:
             return 0
         sizes = kind.static
         if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
@@ -158,10 +168,14 @@ class _Chooser:
 
     def feeds(self, group: Group, value: Value) -> bool:
         """Whether only convolutions that multiply several channels at once read what a group moves."""
+        return group.kind == "injective" and not group.is_view and self.is_convolved(value)
+
+    def is_convolved(self, value: Value) -> bool:
+        """Whether only such convolutions read a value."""
         readers = self.readers.get(value, ())
-        if not readers or group.kind != "injective" or group.is_view or value in self.wanted:
+        if not readers or value in self.wanted or _bytes(value.tensor) > self.narrow:
             return False
-        return _bytes(value.tensor) <= self.narrow and all(
+        return all(
             r.anchor is not None
             and has(r.anchor, "bordered")
             and _mixes_channels(r.anchor)
