@@ -120,17 +120,17 @@ def test_products_of_squares(kinds: tuple[str, str, str], size: tuple[int, int, 
 
 
 @pytest.mark.parametrize(
-    "cpu, kinds, instruction",
+    "machine, kinds, instruction",
     [
-        ("neoverse-v1", BYTES, "usmmla"),
-        ("neoverse-n2", SIGNED, "\tsmmla"),
-        ("apple-m2", UNSIGNED, "ummla"),
-        ("cortex-a510", BYTES, "usmmla"),
-        ("neoverse-n1", SIGNED, "sdot"),
+        ("aarch64-unknown-linux-gnu,cpu=neoverse-v1", BYTES, "usmmla"),
+        ("aarch64-unknown-linux-gnu,cpu=neoverse-n2", SIGNED, "\tsmmla"),
+        ("aarch64-unknown-linux-gnu,cpu=apple-m2", UNSIGNED, "ummla"),
+        ("aarch64-unknown-linux-gnu,cpu=neoverse-n1", SIGNED, "sdot"),
+        ("riscv64-unknown-linux-gnu,cpu=spacemit-x60", BYTES, "vwmacc.vx"),
     ],
 )
-def test_a_processor_gets_its_instruction(cpu: str, kinds: tuple[str, str, str], instruction: str) -> None:
-    target = find_target(f"aarch64-unknown-linux-gnu,cpu={cpu}")
+def test_a_processor_gets_its_instruction(machine: str, kinds: tuple[str, str, str], instruction: str) -> None:
+    target = find_target(machine)
     s, b = product(kinds, 8, 24, 256)
     default_schedule(s, target, [b])
     made = weft.build(s.func, target=target)
