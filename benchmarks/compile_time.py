@@ -33,7 +33,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # ------------------------------------------------------------------------------------------------------- the child
 
 PLACES = {
-    "graph passes": ("specialize:optimize", "specialize:for_target", "specialize:fuse", "specialize:choose_layouts"),
+    "graph passes": (
+        "specialize:optimize", "specialize:for_target", "lowering.graph:fuse", "lowering.graph:choose_layouts",
+    ),
     "planning": ("kernels.build:plan_schedule",),
     "programs": (
         "lowering.lower:build_program", "kernels.build:program_text", "kernels.build:lift_scheduled",
@@ -92,8 +94,8 @@ class Clock:
         for name, places in PLACES.items():
             for place in places:
                 self.patch(name, f"weft.compiler.{place}")
-                old = place.replace("kernels.build", "kernels").removeprefix("lowering.")
-                self.patch(name, f"weft.executor.{old}")
+                old = place.replace("kernels.build", "kernels").replace("lowering.graph", "specialize")
+                self.patch(name, f"weft.executor.{old.removeprefix('lowering.')}")
         for name, place in LLVM.items():
             self.patch(name, place)
         self.patch("planning", "weft.targets.cpu.default:default_schedule")

@@ -20,11 +20,11 @@ from typing import Union
 import numpy as np
 
 from weft.compiler.kernels.build import Kernel, KernelCompiler
+from weft.compiler.lowering.graph import items_in_layouts
 from weft.compiler.lowering.lower import Item, Launch, Rest, View
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import settle_shapes
-from weft.compiler.specialize import items_in_layouts
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Expr, Var
