@@ -10,8 +10,7 @@ from typing import Any
 
 from tests.goldens.workloads import WORKLOADS
 from weft.compiler.kernels.build import Kernel, KernelCompiler
-from weft.compiler.lowering.graph import items_in_layouts
-from weft.compiler.lowering.lower import Launch, OnHost
+from weft.compiler.lowering.items import Launch, OnHost, items_in_layouts
 from weft.compiler.passes import for_target, optimize
 from weft.graph.ir import Graph
 from weft.graph.passes.fuse import fuse

@@ -15,7 +15,8 @@ from typing import Any
 from weft.codegen.llvm import compile as llvm_compile
 from weft.compiler.device.runner import DeviceRunner
 from weft.compiler.lowering.constants import Reload, lighten
-from weft.compiler.lowering.lower import Launch, Lowered, OnHost
+from weft.compiler.lowering.items import Launch, OnHost
+from weft.compiler.lowering.lower import Lowered
 from weft.compiler.run import Runner
 from weft.compiler.steps import HostStep
 from weft.core.knobs import knobs

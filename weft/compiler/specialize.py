@@ -27,7 +27,8 @@ from weft.compiler.device.runner import DeviceRunner
 from weft.compiler.form import Compiled, NativeCode, Specialization, load_code
 from weft.compiler.lowering.constants import lighten
 from weft.compiler.lowering.graph import lower_graph
-from weft.compiler.lowering.lower import Launch, Lowered, Rest
+from weft.compiler.lowering.items import Launch, Rest
+from weft.compiler.lowering.lower import Lowered
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.run import OpenRunner, Runner
 from weft.compiler.saved.store import read_form, save_modules, write_form, write_model

@@ -23,7 +23,7 @@ from typing import Any
 
 from weft.compiler import Module
 from weft.compiler.lowering.constants import ReloadedConstants
-from weft.compiler.lowering.lower import Launch, OnHost, Rest, View
+from weft.compiler.lowering.items import Launch, OnHost, Rest, View
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.reports.profile import Profile
 from weft.compiler.reports.recorder import KernelProfile

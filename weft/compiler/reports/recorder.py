@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.compiler.device.runner import DeviceRunner
 from weft.compiler.form import Compiled, Specialization
-from weft.compiler.lowering.lower import Launch
+from weft.compiler.lowering.items import Launch
 from weft.compiler.reports.cost import Cost, kernel_cost
 from weft.compiler.run import Runner
 from weft.graph.ir import Graph, Node
