@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.executor.graphs import check, random_inputs
+from tests.compiler.graphs import check, random_inputs
 
 import weft
 from weft.expr.nodes import Var
