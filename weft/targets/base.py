@@ -104,13 +104,15 @@ class ThreadFacts:
     vector_bytes: int = 16
     """The widest load or store of one thread."""
     tensor_cores: frozenset[str] = frozenset()
-    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
+    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8", "float8"."""
     has_warpgroups: bool = False
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
     overlaps_launches: bool = False
     """Whether a kernel can be launched while the one before it runs, and wait for it by itself."""
+    exchanges_registers: bool = False
+    """Whether threads that run in step can read one another's registers."""
     gigahertz: float = 1.0
     lanes: int = 128
     """Multiplications and additions of float32 that a multiprocessor does in one cycle."""
