@@ -21,6 +21,7 @@ import numpy as np
 from weft.cli.facts import inputs_of
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
+from weft.core.errors import did_you_mean
 from weft.executor import Module, compile, load
 from weft.executor.inputs import random_array
 from weft.executor.module import of_type
@@ -139,7 +140,7 @@ def kind_of(given: argparse.Namespace) -> str:
     if path.suffix == ".weft":
         refuse(given, "batch target precision exact", f"{name} is compiled already, and what it is was chosen then")
     if not path.is_file():
-        known = f", and no built-in model of that name; there are {', '.join(names())}"
+        known = f", and no built-in model of that name; there are {', '.join(names())}{did_you_mean(name, names())}"
         raise UsageError(f"there is no file {name!r}{'' if path.suffix == '.weft' else known}")
     if path.suffix == ".weft":
         return "weft"

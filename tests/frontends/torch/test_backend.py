@@ -117,7 +117,7 @@ def test_a_target_that_does_not_exist_is_an_error():
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"options": {"thread": 2}}, "do you mean 'threads'"), ({"mode": "reduce-overhead"}, "one of inductor's")],
+    [({"options": {"thread": 2}}, "did you mean 'threads'"), ({"mode": "reduce-overhead"}, "one of inductor's")],
 )
 def test_options_are_checked(given, said):
     with pytest.raises(Exception, match=said):
