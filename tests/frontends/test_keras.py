@@ -125,7 +125,8 @@ def test_applications(name):
 
 def test_a_model_of_one_input_says_itself_what_it_takes(tmp_path):
     image = keras.Input((6,))
-    model = settled(keras.Model(image, layers.Dense(3)(image)))
+    model = settled(keras.Model(image, layers.Dense(3, name="last")(image)))
+    assert {node.origin for node in load(model).graph.nodes} == {"last"}  # a layer: no line of it is the user's
     model.save(tmp_path / "one.keras")
     x = draw.normal(size=(1, 6)).astype("f")
     for given in (model, tmp_path / "one.keras"):
