@@ -29,8 +29,7 @@ from weft.graph.ir import Graph, Node, TensorType, Value
 MOST_FOLDED = 4096
 """What follows from constants alone is computed at once up to so many elements; the passes fold the rest."""
 
-_PACKAGES = os.path.dirname(os.path.dirname(jax.__file__))
-_LIBRARIES = (os.path.join(_PACKAGES, name, "") for name in ("jax", "keras", "flax"))
+_LIBRARIES = (os.path.dirname(jax.__file__).removesuffix("jax") + name + os.sep for name in ("jax", "keras", "flax"))
 _NOT_THE_USERS = (*_LIBRARIES, str(FOLDER / "weft") + os.sep, "<")
 
 
