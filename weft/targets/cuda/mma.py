@@ -206,7 +206,9 @@ def add_products(kind: Kind, out: Any, left: Any, right: Any, fresh: bool = Fals
     left, right = (
         np.ascontiguousarray(x).view(dtype(name).numpy).astype(kind.wide) for x, name in zip((left, right), kind.elements)
     )
-    sums[...] = (0 if fresh else sums) + left @ right.T
+    for at in range(0, left.shape[1], kind.depth):
+        part = left[:, at : at + kind.depth] @ right[:, at : at + kind.depth].T
+        sums[...] = part if fresh and at == 0 else sums + part
 
 
 def _mean_dot(kind: Kind) -> Callable[..., None]:
