@@ -17,7 +17,8 @@ _ADA = _AMPERE | {"float8"}
 H200 = ThreadFacts(
     multiprocessors=132, warp=32, block_threads=1024, multiprocessor_threads=2048, shared_bytes=227 * _KB,
     multiprocessor_shared_bytes=228 * _KB, registers=65536, cache_bytes=60 * _MB, tensor_cores=_ADA,
-    has_async_copy=True, overlaps_launches=True, gigahertz=1.98, lanes=128, matrix_products=2048, model=FITTED,
+    has_async_copy=True, overlaps_launches=True, exchanges_registers=True, gigahertz=1.98, lanes=128,
+    matrix_products=2048, model=FITTED,
 )  # fmt: skip
 
 _BEFORE = replace(H200, overlaps_launches=False, tensor_cores=_AMPERE)
