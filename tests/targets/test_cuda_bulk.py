@@ -94,7 +94,9 @@ def test_products_of_float8_with_scales():
     found = find_product(unit)
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     assert tiles.takes()
-    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1, "copies": 0})
+    tiles.apply(
+        {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1, "copies": 0}
+    )
     func = HOPPER.lower(schedule.func)
     random = np.random.default_rng(0)
     x, y = (random.standard_normal((size, k)).astype(numpy_type(kind)) for size, kind in zip((m, n), kinds))
@@ -106,7 +108,10 @@ def test_products_of_float8_with_scales():
     np.testing.assert_allclose(made, want, rtol=1e-5, atol=1e-4)
     assert len(calls(func, "bulk_copy")) == 2 and len(calls(func, "wgmma_add")) == 1
     program = HOPPER.generate(func)
-    assert "m64n96k32.f32.e4m3.e5m2" in program.source and [one.element_bytes for one in program.kernels[0].maps] == [1, 1]
+    assert "m64n96k32.f32.e4m3.e5m2" in program.source and [one.element_bytes for one in program.kernels[0].maps] == [
+        1,
+        1,
+    ]
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, HOPPER.cpu)
 

@@ -83,10 +83,11 @@ def quantize(
     mapping from input names to arrays, a list of arrays, or one array; arrays of many calls may be stacked, and one
     array or one mapping may be all of it. `method` is how the range of an activation is chosen: "minmax", "percentile"
     or "mse". `activations` is "uint8", "int8" or "fp8" (matrix products alone, their weights too; NVIDIA's tensor cores
-    multiply such numbers from sm_89 on, others compute with them as float32). `keep` names nodes, outputs or operators that stay float. `scales` is
-    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly. `bits=(2, 1)` is
-    for products of two-bit activations and one-bit weights instead (either may be 1 or 2), of layers that read no
-    negative numbers; others stay float, and of the options above only `keep` counts.
+    multiply such numbers from sm_89 on, others compute with them as float32). `keep` names nodes, outputs
+    or operators that stay float. `scales` is "any" or "powers_of_two": a machine without float arithmetic then
+    requantizes by shifts, exactly. `bits=(2, 1)` is for products of two-bit activations and one-bit weights instead
+    (either may be 1 or 2), of layers that read no negative numbers; others stay float, and of the options above only
+    `keep` counts.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")

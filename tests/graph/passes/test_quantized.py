@@ -163,7 +163,9 @@ def test_float8_with_scales_of_rows_and_columns(kind, rows):
     if kind is not None:
         pair = b.scale(np.linspace(0.01, 0.02, rows)), b.constant(np.zeros(rows, small))
         x = b("DequantizeLinear", b("QuantizeLinear", x, *pair, axis=0), *pair, axis=0)
-    kernel = b("DequantizeLinear", b.constant(b.random.standard_normal((5, 16)).astype(small)), b.scale(np.ones(5)), axis=0)
+    kernel = b(
+        "DequantizeLinear", b.constant(b.random.standard_normal((5, 16)).astype(small)), b.scale(np.ones(5)), axis=0
+    )
     made = check(b.graph(b("Gemm", x, kernel, b.scale(b.random.standard_normal(5)), transB=1, alpha=0.5)))
     assert "Gemm" not in ops(made) and "NarrowMatMul" in ops(made)
 

@@ -38,7 +38,9 @@ def test_conversions(name):
     random = np.random.default_rng(0)
     beside = np.nextafter((numbers[1:] + numbers[:-1]) / 2, np.float32(1e9))
     wide = random.standard_normal(500).astype(np.float32) * np.exp(random.uniform(-14, 12, 500)).astype(np.float32)
-    values = np.concatenate([numbers, (numbers[1:] + numbers[:-1]) / 2, beside, wide, [np.inf, -np.inf, np.nan, 0, -0.0]])
+    values = np.concatenate(
+        [numbers, (numbers[1:] + numbers[:-1]) / 2, beside, wide, [np.inf, -np.inf, np.nan, 0, -0.0]]
+    )
     values = values.astype(np.float32)
     want = np.clip(values, -most, most).astype(kind)
     for found in converted("float32", name, values):

@@ -65,7 +65,8 @@ class BulkTiles(GroupTiles):
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
-        return self.kind.bytes < 4 and self.kind.wide == "float32" and super().takes() and all(one.is_tensor for one in self.operands)
+        known = self.kind.bytes < 4 and self.kind.wide == "float32"
+        return known and super().takes() and all(one.is_tensor for one in self.operands)
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""

@@ -227,6 +227,8 @@ register_effect(ZERO, mma.mean_zero(ROWS))
 register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(WAIT_FOR, lambda tile, width: 0)
+
+
 def _mean_add(part: Any, out: Any, width: int) -> None:
     shape, strides = (ROWS, int(width)), (int(width), 1)
     out.view(shape, strides)[...] += part.view(shape, strides)
@@ -342,6 +344,7 @@ def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:
 
 
 # --------------------------------------------------------------------------------------------------------- promoting
+
 
 def promote_products(func: Func) -> Func:
     """The program whose products of float8 are added up in float32 by the threads, every few steps of a pipeline.
