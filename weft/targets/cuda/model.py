@@ -54,7 +54,7 @@ BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
 BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
-BULK_FLOAT8 = (1.72, 1.86)
+BULK_FLOAT8 = (1.54, 1.7)
 """The first of these for float8, whose sums threads add up: of tiles of 128 columns at most, and of wider ones. Set by
 hand to 9 points of three products; of four others the chosen point is the best or within 3 % of it."""
 BULK_ODD_ROWS = (2.2, 2.7)
