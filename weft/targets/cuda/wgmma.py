@@ -46,6 +46,7 @@ from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import mma
+from weft.targets.cuda import model as fit
 from weft.targets.cuda.copies import instruction
 from weft.targets.cuda.swizzle import seen_by
 
@@ -226,6 +227,8 @@ register_effect(ZERO, mma.mean_zero(ROWS))
 register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(WAIT_FOR, lambda tile, width: 0)
+
+
 def _mean_add(part: Any, out: Any, width: int) -> None:
     shape, strides = (ROWS, int(width)), (int(width), 1)
     out.view(shape, strides)[...] += part.view(shape, strides)
@@ -342,9 +345,6 @@ def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:
 
 # --------------------------------------------------------------------------------------------------------- promoting
 
-PROMOTED = 4
-"""Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
-
 
 def promote_products(func: Func) -> Func:
     """The program whose products of float8 are added up in float32 by the threads, every few steps of a pipeline.
@@ -370,7 +370,7 @@ class _Promote(Mutator):
         return e
 
     def visit_For(self, s: For) -> Stmt:
-        if not s.annotations.get(LAG) or (int_value(s.extent) or 0) <= PROMOTED:
+        if not s.annotations.get(LAG) or (int_value(s.extent) or 0) <= fit.PROMOTED:
             return self.generic_stmt(s)
         self.loop, self.parts = s, {}
         made = self.generic_stmt(s)
@@ -386,11 +386,11 @@ class _Promote(Mutator):
         a, b, out, *numbers = s.value.args
         assert isinstance(out, Address)
         part = self.parts.setdefault(out.buffer, out.buffer.replace(name=f"{out.buffer.name}_part"))
-        step, many, at = self.loop.var, index_expr(PROMOTED), Address(part, out.indices, "rw")
+        step, many, at = self.loop.var, index_expr(fit.PROMOTED), Address(part, out.indices, "rw")
         begins = cast(equal(floormod(step, many), index_expr(0)), INDEX)
         dot = _with(Evaluate(Call(s.value.name, (a, b, at, *numbers), INT32)), index_expr(0), begins)
         ends = logical_or(
-            equal(floormod(step, many), index_expr(PROMOTED - 1)), equal(step, self.loop.extent - index_expr(1))
+            equal(floormod(step, many), index_expr(fit.PROMOTED - 1)), equal(step, self.loop.extent - index_expr(1))
         )
         width = numbers[5]
         added = [Evaluate(Call(name, args, INT32)) for name, args in ((WAIT_FOR, (at, width)), (ADD, (at, out, width)))]
