@@ -24,7 +24,7 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.cuda import fragments, mma, wgmma
+from weft.targets.cuda import fragments, mma, producer, stagger, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import attention_stream, model, nest
@@ -152,6 +152,7 @@ class _Steps:
         for name in order:
             nest.attach(s[name], whole, parts, "wgmma.c" if name in tiles else "wgmma.row", exact=False)
         s.apply("stop_at_mask", loop=parts.name, block=fused.MASKED)
+        s.apply("beneath_peak", loop=parts.name, powers=fused.GROWN, product=fused.MIXED)
         for name in (fused.VALUES, fused.KEYS):
             self.fetch(s[name], whole, parts)
         self.fetch(s[fused.QUERIES], final, place)
@@ -163,6 +164,9 @@ class _Steps:
             s[name].tensorize(row, f"{reduced}_{self.part}")
         queries = s[fused.QUERIES].block.writes[0].buffer.name
         nest.fetch_ahead(whole, parts, point["stages"], before=[queries])
+        whole.annotate(producer.BULK, True, parts)
+        if point["stages"] > 2:
+            whole.annotate(stagger.STAGGER, True, parts)
 
     def blocks(self, final: Stage) -> Var:
         """A block of threads for each tile of queries of the block that writes the result; gives the innermost loop."""
@@ -177,6 +181,7 @@ class _Steps:
         if nest.extent_of(final, element) != self.width:
             _, element = final.split(element, factor=self.width)
         final.bind(tile, "blockIdx.x")
+        final.annotate("resident", 1, tile)
         final.bind(nest.fuse_all(final, around), "blockIdx.y")
         final.annotate(fragments.FRAGMENT, "rows", row)
         final.annotate(fragments.FRAGMENT, "columns", element)

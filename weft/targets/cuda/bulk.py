@@ -31,7 +31,7 @@ import numpy as np
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
-from weft.expr.bounds import Ranges
+from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     LE,
     LT,
@@ -51,6 +51,7 @@ from weft.expr.nodes import (
     add,
     index_expr,
     int_value,
+    less,
     mul,
     sub,
 )
@@ -95,16 +96,16 @@ class Box:
         """Bytes of the tile."""
         return self.lines * math.prod(self.box) * self.tile.dtype.bytes
 
-    def copies(self, tile: Buffer, stage: Expr, barrier: Address) -> Stmt:
-        """The copies into one part of a tile of several parts."""
+    def copies(self, tile: Buffer, stage: Expr | None, barrier: Address) -> Stmt:
+        """The copies into a tile, or into one part of a tile of several parts."""
         source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
         made = []
         for line in range(self.lines):
-            inside = [index_expr(0)] * (len(tile.shape) - 1)
+            inside = [index_expr(0)] * (len(tile.shape) - (stage is not None))
             if self.lines > 1:
                 inside[-3] = index_expr(line)
             corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
-            to = Address(tile, [stage, *inside], "w")
+            to = Address(tile, inside if stage is None else [stage, *inside], "w")
             made.append(call(COPY, to, source, barrier, len(self.box), *self.shape, *self.strides, *self.box, *corner))
         return seq(*made)
 
@@ -118,10 +119,14 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
     if not isinstance(fill, Store) or fill.predicate is not None or fill.buffer.strides is not None:
         return None
     load, tests = _copied(fill.value)
-    if load is None or not _takes(load.buffer, fill.buffer) or 0 in loops.values():
+    if load is None or 0 in loops.values():
         return None
     shape = [int_value(size) or 0 for size in load.buffer.shape]
     seen = _Seen(fill, loops, ranges)
+    if len(shape) == 1 and not tests:
+        return next(filter(None, (seen.in_rows(load, shape[0], step) for step in seen.steps(load))), None)
+    if not _takes(load.buffer, fill.buffer):
+        return None
     together: Expr = index_expr(0)
     for size, index in zip(shape[:-1], load.indices):
         together = add(mul(together, index_expr(size)), index)
@@ -137,6 +142,21 @@ class _Seen:
     def __init__(self, store: Store, loops: Mapping[Var, int], ranges: Ranges) -> None:
         self.store, self.loops, self.ranges = store, loops, ranges
         self.points = dict(zip(loops, np.indices(tuple(loops.values())).reshape(len(loops), -1)))
+
+    def steps(self, load: Load) -> list[int]:
+        """How far rows of flat memory may be apart, by the factors of its index."""
+        return sorted(n for n in set(linear(load.indices[0]).terms.values()) if n >= LINE // load.dtype.bytes)
+
+    def in_rows(self, load: Load, size: int, step: int) -> Box | None:
+        """The box of flat memory as a matrix, whose rows begin so far from one another."""
+        if size % step or step * load.dtype.bytes % CHUNK or load.dtype is not self.store.buffer.dtype:
+            return None
+        form = linear(simplify(load.indices[0], self.ranges))
+        row = {term: n // step for term, n in form.terms.items() if n % step == 0}
+        rest = Linear({term: n for term, n in form.terms.items() if n % step}, form.constant % step).expr()
+        if not prove(less(rest, index_expr(step)), self.ranges):
+            return None
+        return self.box(load, (), [size // step, step], [Linear(row, form.constant // step).expr(), rest])
 
     def box(self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr]) -> Box | None:
         """The box of a tensor of a shape, where indices say what is copied."""

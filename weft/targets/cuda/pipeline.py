@@ -13,7 +13,7 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, copies, fragments, mma, producer, swizzle, wgmma
+from weft.targets.cuda import bulk, copies, fragments, mma, producer, stagger, swizzle, wgmma
 from weft.targets.gpu import pipeline
 
 _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
@@ -22,6 +22,7 @@ PASSES: pipeline.Passes = (
     producer.fetch_beside,
     *pipeline.TO_STATEMENTS[_PIPELINES:],
     wgmma.begin_products,
+    stagger.stagger,
     wgmma.overlap_products,
     overlay_shared,
     *pipeline.TO_VECTORS,
