@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Var
+from weft.expr.nodes import Var, int_value
+from weft.loop.ir import For
+from weft.loop.visit import walk_stmts
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -162,6 +164,8 @@ class _Steps:
         for name, reduced in ((fused.TOP, fragments.MAX), (fused.TOTAL, fragments.SUM)):
             row = nest.free_loops(s[name])[-2]
             s[name].tensorize(row, f"{reduced}_{self.part}")
+        if any(isinstance(one, For) and one.var is parts and int_value(one.extent) is None for one in walk_stmts(s.func.body)):
+            s.apply("reverse", loop=self.tile.name)  # the longest begin first
         queries = s[fused.QUERIES].block.writes[0].buffer.name
         nest.fetch_ahead(whole, parts, point["stages"], before=[queries])
         whole.annotate(producer.BULK, True, parts)
@@ -174,7 +178,7 @@ class _Steps:
         *around, query, element = (loops[at] for at in general.positions(final.block, fused.WHOLE))
         tile, row = final.split(query, factor=self.groups * wgmma.ROWS)
         final.reorder(*around, tile, row, element)
-        place = tile
+        place = self.tile = tile
         if self.groups > 1:
             place, row = final.split(row, factor=wgmma.ROWS)
             final.bind(place, "threadIdx.y")

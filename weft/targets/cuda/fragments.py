@@ -18,7 +18,8 @@ Loops over the rows and columns of tiles are plain loops until code is generated
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from weft.codegen.c.statements import to_memory
 from weft.core.dtypes import INDEX, INT32, dtype
 from weft.core.errors import TargetError
 from weft.expr.nodes import (
+    LE,
     LT,
     TRUE,
     Add,
@@ -298,6 +300,52 @@ for _width in WIDTHS:
     _declare_row(SUM, te.sum, _width)
     for _kind in NARROW.values():
         _declare_held(_kind, _width)
+
+# ------------------------------------------------------------------------------------------ tiles that no mask cuts
+
+
+def skip_masks(func: Func) -> Func:
+    """The program whose tiles are tested as a whole before their elements are.
+
+    for i: for j: M[i, j] = s if k + j <= q + i else -inf   ->   if k + 127 <= q: for i: for j: M[i, j] = s
+                                                                 else: …
+    """
+    return _Masks().func(func)
+
+
+class _Masks(Mutator):
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop over the rows of a tile that stores to it."""
+        inner = s.body
+        if s.annotations.get(FRAGMENT) != "rows" or not isinstance(inner, For) or not isinstance(inner.body, Store):
+            return self.generic_stmt(s)
+        value, tests = inner.body.value, list[Expr]()
+        while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == -math.inf:
+            tests += conjuncts(value.condition)
+            value = value.then
+        whole = [_everywhere(test, (s, inner)) for test in tests]
+        if not whole or None in whole:
+            return s
+        store = Store(inner.body.buffer, inner.body.indices, value, inner.body.predicate)
+        plain = s.replace(body=inner.replace(body=store))
+        return If(logical_and(*[test for test in whole if test is not None]), plain, s)
+
+
+def _everywhere(test: Expr, loops: Sequence[For]) -> Expr | None:
+    """Whether a <= b (or a < b) holds at all points of loops; None where that is not known."""
+    if not isinstance(test, (LE, LT)):
+        return None
+    form = linear(sub(test.a, test.b))
+    for loop in loops:
+        factor, extent = form.terms.get(loop.var, 0), int_value(loop.extent)
+        if extent is None or any(term is not loop.var and uses_any(term, {loop.var}) for term in form.terms):
+            return None
+        form = form.without(loop.var).shifted(max(factor, 0) * (extent - 1))
+    return type(test)(form.expr(), index_expr(0))
+
 
 # --------------------------------------------------------------------------------------------- each thread its own
 

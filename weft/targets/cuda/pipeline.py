@@ -21,6 +21,7 @@ PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS[:_PIPELINES],
     producer.fetch_beside,
     *pipeline.TO_STATEMENTS[_PIPELINES:],
+    fragments.skip_masks,
     wgmma.begin_products,
     stagger.stagger,
     wgmma.overlap_products,

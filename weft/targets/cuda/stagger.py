@@ -52,7 +52,7 @@ class _Stagger(Mutator):
         early = [part for part in parts if part not in late and any(map(wgmma.is_dot, walk_stmts(part)))]
         back = [part for part in parts if any(_calls(one, bulk.ARRIVE) for one in walk_stmts(part))]
         if len(late) != 1 or len(early) != 1 or len(back) != 1:
-            return s.replace(annotations={})
+            return s.replace(annotations={key: note for key, note in s.annotations.items() if key != STAGGER})
         first, last = parts.index(early[0]), parts.index(late[0])
         (sums,) = buffers_written(late[0])
         weighed = [part for part in parts[first + 1 : last] if sums in buffers_written(part)]
