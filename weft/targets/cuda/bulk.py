@@ -49,6 +49,8 @@ from weft.expr.nodes import (
     Sub,
     Var,
     add,
+    floordiv,
+    floormod,
     index_expr,
     int_value,
     less,
@@ -123,8 +125,8 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
         return None
     shape = [int_value(size) or 0 for size in load.buffer.shape]
     seen = _Seen(fill, loops, ranges)
-    if len(shape) == 1 and not tests:
-        return next(filter(None, (seen.in_rows(load, shape[0], step) for step in seen.steps(load))), None)
+    if len(shape) == 1:
+        return seen.in_rows(load, tests, shape[0])
     if not _takes(load.buffer, fill.buffer):
         return None
     together: Expr = index_expr(0)
@@ -143,23 +145,41 @@ class _Seen:
         self.store, self.loops, self.ranges = store, loops, ranges
         self.points = dict(zip(loops, np.indices(tuple(loops.values())).reshape(len(loops), -1)))
 
-    def steps(self, load: Load) -> list[int]:
-        """How far rows of flat memory may be apart, by the factors of its index."""
-        return sorted(n for n in set(linear(load.indices[0]).terms.values()) if n >= LINE // load.dtype.bytes)
+    def in_rows(self, load: Load, tests: Sequence[Expr], size: int) -> Box | None:
+        """The box of flat memory as rows, and groups of these, so far apart as the factors of its index say.
 
-    def in_rows(self, load: Load, size: int, step: int) -> Box | None:
-        """The box of flat memory as a matrix, whose rows begin so far from one another."""
-        if size % step or step * load.dtype.bytes % CHUNK or load.dtype is not self.store.buffer.dtype:
-            return None
+        Where a test ends the rows of a group, that is how many there are.
+        """
         form = linear(simplify(load.indices[0], self.ranges))
-        row = {term: n // step for term, n in form.terms.items() if n % step == 0}
-        rest = Linear({term: n for term, n in form.terms.items() if n % step}, form.constant % step).expr()
-        if not prove(less(rest, index_expr(step)), self.ranges):
+        line = LINE // load.dtype.bytes
+        steps = sorted(n for n in {line, *form.terms.values()} if n >= line and size % n == 0)
+        ends = {int_value(test.b) for test in tests if isinstance(test, LT)} - {None}
+        if load.dtype is not self.store.buffer.dtype or len(ends) > 1:
             return None
-        return self.box(load, (), [size // step, step], [Linear(row, form.constant // step).expr(), rest])
+        for at, row in enumerate(steps):
+            for group in (*(steps[at + 1 :] if tests else ()), size):
+                count = next(iter(ends), group // row) or 0
+                parts = [Linear({}, 0) for _ in range(3)]
+                for term, n in form.terms.items():
+                    place, step = next((i, step) for i, step in enumerate((group, row, 1)) if n % step == 0)
+                    if step == 1 and row % n == 0 and term in self.loops:  # threads that go from row to row
+                        parts[1] = parts[1].plus(Linear({floordiv(term, index_expr(row // n)): 1}, 0))
+                        term = floormod(term, index_expr(row // n))
+                    parts[place] = parts[place].plus(Linear({term: n // step}, 0))
+                rest = parts[2].shifted(form.constant % row).expr()
+                indices = [parts[0].expr(), parts[1].shifted(form.constant // row).expr(), rest]
+                if (row | group) * load.dtype.bytes % CHUNK or not prove(less(rest, index_expr(row)), self.ranges):
+                    continue
+                shape, strides = (size // group, count, row), (group, row, 1)
+                found = self.box(load, tests, shape[not tests :], indices[not tests :], strides[not tests :])
+                if found is not None:
+                    return found
+        return None
 
-    def box(self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr]) -> Box | None:
-        """The box of a tensor of a shape, where indices say what is copied."""
+    def box(
+        self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr], strides: Sequence[int] = ()
+    ) -> Box | None:
+        """The box of a tensor of a shape (and strides), where indices say what is copied."""
         corner, local = [], []
         for index in indices:
             found = self._parted(index)
@@ -183,7 +203,8 @@ class _Seen:
             return None
         if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
             return None
-        return Box(tile, load.buffer, tuple(shape), _strides(load.buffer, shape), tuple(box), tuple(corner), lines)
+        steps = tuple(strides) or _strides(load.buffer, shape)
+        return Box(tile, load.buffer, tuple(shape), steps, tuple(box), tuple(corner), lines)
 
     def _parted(self, index: Expr) -> tuple[Expr, Any] | None:
         """An index as what it is at the first point, and what the loops add to it at each."""

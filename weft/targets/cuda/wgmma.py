@@ -346,11 +346,13 @@ class _Begin(Mutator):
 
     def visit_For(self, s: For) -> Stmt:
         """Products that add to what is there."""
-        inner = s.body
-        if s.kind != "unrolled" or not isinstance(inner, Evaluate) or not is_held(inner):
+        if s.kind != "unrolled" or not is_held(s.body):
             return self.generic_stmt(s)
-        out, width = inner.value.args[2], inner.value.args[-4]  # type: ignore[attr-defined]
-        return seq(s.replace(body=_with(inner, index_expr(MANY))), wait_for(out, width))
+        return seq(s.replace(body=_with(s.body, index_expr(MANY))), _wait_of(s.body))
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        """One such product."""
+        return seq(_with(s, index_expr(MANY)), _wait_of(s)) if is_held(s) else s
 
 
 def _calls(s: Stmt, name: str) -> bool:
@@ -370,7 +372,7 @@ def _begun(zero: Stmt, after: Stmt) -> Stmt | None:
     if not all(structural_equal(i, j) for i, j in zip(out.indices, target.indices)):
         return None
     if not isinstance(after, For):
-        return _with(inner, index_expr(0), index_expr(1))
+        return seq(_with(inner, index_expr(MANY), index_expr(1)), wait_for(out, width))
     fresh = cast(less(after.var, index_expr(1)), INDEX)
     return seq(after.replace(body=_with(inner, index_expr(MANY), fresh)), wait_for(out, width))
 
@@ -378,6 +380,10 @@ def _begun(zero: Stmt, after: Stmt) -> Stmt | None:
 def wait_for(out: Expr, width: Expr, pending: int = 0) -> Stmt:
     """The statement that waits for the products that a tile sums."""
     return Evaluate(Call(WAIT_FOR, (out, width, index_expr(pending)), INT32))
+
+
+def _wait_of(dot: Stmt) -> Stmt:
+    return wait_for(dot.value.args[2], dot.value.args[-4])  # type: ignore[attr-defined]
 
 
 def is_held(s: Stmt) -> bool:
