@@ -7,6 +7,7 @@ turns with what stands. What makes it faster stays, and the next choice is tried
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,9 +34,13 @@ class Choice(NamedTuple):
     has: str
 
 
-def choices_of(graph: Graph, offered: Mapping[str, list[str]], chosen: Mapping[str, str]) -> list[Choice]:
-    """What there is to choose in a model that was compiled with some labels; what concerns all of it first."""
+def choices_of(
+    graph: Graph, offered: Mapping[str, list[str]], chosen: Mapping[str, str], seconds: Mapping[str, float]
+) -> list[Choice]:
+    """What there is to choose in a model that was compiled with some labels: what concerns all of it first, then
+    convolutions, then where kernels end; of these what takes longest, by the seconds of the kernel of each node."""
     found: dict[str, Choice] = {}
+    taken: Counter[str] = Counter()
 
     def add(key: str, kind: str, name: str, has: str | None = None) -> None:
         made = Choice(kind, [], offered[name], has or chosen.get(name, offered[name][0]))
@@ -47,28 +52,35 @@ def choices_of(graph: Graph, offered: Mapping[str, list[str]], chosen: Mapping[s
         name, place = node.outputs[0].name, f"{APART} {node.outputs[0].name}"
         if name in offered and node.inputs[0] is not None:
             has = DIRECT if node.op == "Conv" else f"{node.op} {node.attributes['tile']}"
-            add(f"{node.inputs[0].type} {node.outputs[0].type} {offered[name]}", "convolutions", name, has)
+            key = f"{node.inputs[0].type} {node.outputs[0].type} {offered[name]}"
+            add(key, "convolutions", name, has)
+            taken[key] += seconds.get(node.name, 0.0)
         if place in offered:
             add(f"{APART} {node.op}", node.op, place)
-    return list(found.values())
+            taken[f"{APART} {node.op}"] += seconds.get(node.name, 0.0)
+    last = {key: key.startswith(APART) - key.startswith("* ") for key in found}
+    return [found[key] for key in sorted(found, key=lambda key: (last[key], -taken[key]))]
 
 
 def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> None:
     """Tries the forms of a model, and puts those into use that make it faster."""
     graph, in_use = structure_key(tuning.graph), tuning.database.accepted(tuning.target)
     labels = dict(in_use.algorithms.get(graph, {}))
-    until = (1.0 - SHARE) * tuning.budget
-    for kind, names, choices, has in choices_of(tuning.made, tuning.offered, labels):
+    until = (1.0 - SHARE) * tuning.left
+    lasts = 0.5 * tuning.model_seconds  # most of its kernels are compiled by now
+    seconds = {name: task.seconds / task.calls for task in tuning.tasks for name in task.nodes}
+    for kind, names, choices, has in choices_of(tuning.made, tuning.offered, labels, seconds):
         for label in (one for one in choices if one != has):
-            if tuning.left - tuning.model_seconds < until:
+            if tuning.left - lasts < until:
                 return
             tuning.stage = f"trying {label} for {len(names)} {kind}"
             observe(tuning, None)
-            tried = {**labels, **dict.fromkeys(names, label)}
+            tried, begun = {**labels, **dict.fromkeys(names, label)}, tuning.left
             found = tuning.measure(_with(in_use, graph, labels), _with(in_use, graph, tried))
+            lasts = begun - tuning.left
             tuning.algorithms.append((f"{label} for {kind}", names, found.ratio if not found.problem else 0.0))
             if found.is_faster and found.ratio >= LEAST_GAIN:
-                labels = tried
+                labels, tuning.chose_algorithms = tried, True
                 tuning.database.accept_algorithms(tuning.name, graph, tuning.target, labels, found.ratio)
 
 

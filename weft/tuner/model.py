@@ -22,15 +22,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from weft.compiler.kernels.build import program_key, program_text
+from weft.compiler.lowering.lower import program_of
+from weft.compiler.module import bind_shapes, compile_graph
+from weft.compiler.passes import for_target, optimize
+from weft.compiler.precision import check_precision, machine_of
+from weft.compiler.reports.inputs import random_array
+from weft.compiler.specialize import lower_graph
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
-from weft.executor.inputs import random_array
-from weft.executor.kernels import program_key, program_text
-from weft.executor.lower import program_of
-from weft.executor.module import bind_shapes, compile_graph
-from weft.executor.passes import for_target, optimize
-from weft.executor.precision import check_precision, machine_of
-from weft.executor.specialize import lower_graph
 from weft.graph.ir import Graph, TensorType
 from weft.graph.passes.algorithms import choosing
 from weft.graph.structural import structure_key
@@ -55,8 +55,9 @@ FASTER = 1.002
 
 LAST_SHARE = 0.15  # the share of the time that is kept for measuring the whole model at the end
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
-PAIR_SECONDS, LONGEST = 3.0, 4
-"""How long two forms of a model are measured in turns; so many times as long where that does not tell them apart."""
+PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
+"""How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
+after each such share of it less long where the second is surely slower."""
 
 DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
 BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use
@@ -117,6 +118,8 @@ class Tuning:
     """What can be chosen in the model (`algorithms.py`)."""
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
     """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
+    chose_algorithms: bool = False
+    """Whether another form of the model was put into use."""
     made: Graph = field(init=False, repr=False)
     skipped: dict[str, str] = field(default_factory=dict)
     """Tasks that cannot be measured, with the reason."""
@@ -133,11 +136,6 @@ class Tuning:
     def left(self) -> float:
         """Seconds left."""
         return max(0.0, self.budget - (time.monotonic() - self.started))
-
-    @property
-    def chose_algorithms(self) -> bool:
-        """Whether another algorithm was put into use."""
-        return any(ratio >= LEAST_GAIN for _, _, ratio in self.algorithms)
 
     @property
     def failures(self) -> Counter[str]:
@@ -360,7 +358,7 @@ def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[l
     """The times of calls that take turns, in an order that changes; processor time where one thread does all."""
     clock = time.process_time if is_alone else time.perf_counter
     times: list[list[float]] = [[] for _ in calls]
-    begun = time.perf_counter()
+    begun, look = time.perf_counter(), GLANCE
     for turn in range(10_000):
         order = range(len(calls)) if turn % 2 else reversed(range(len(calls)))
         for at in order:
@@ -368,11 +366,12 @@ def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[l
             calls[at]()
             times[at].append(clock() - begin)
         passed = (time.perf_counter() - begun) / PAIR_SECONDS
-        if turn < 10 or passed < 1:
+        if turn < 10 or passed < look:
             continue
         least, _, most = spread([a / b for a, b in zip(*times)])
-        if passed > LONGEST or least > 1 or most < 1:
+        if passed > LONGEST or most < 1 or (least > 1 and passed >= 1):
             break
+        look += GLANCE
     return [one[1:] for one in times]
 
 
@@ -414,7 +413,7 @@ def compile_tuned(
 
     With "background" it is compiled at once, and tuned beside its use (`background.py`).
     """
-    from weft.executor import compile as compile_model
+    from weft.compiler import compile as compile_model
 
     graph = model
     if not isinstance(model, Graph):

@@ -7,6 +7,7 @@ the search goes on. A child dies with its parent; Ctrl-C reaches the parent alon
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import functools
@@ -218,9 +219,9 @@ class LocalRunner:
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order."""
-        running, each = self.run_seconds, 1
+        running, each, together = self.run_seconds, get_threads(), self._one_by_one
         if bench.task.target.on_device:  # opened, and its default made, once for all of them
-            each, running = len(points), 3 * running
+            each, running, together = len(points), 3 * running, self._in_one_child
             _ = bench.planned
         else:  # made before there are children: each has it for nothing
             bench.default.run()
@@ -229,18 +230,34 @@ class LocalRunner:
             running += 500 * (time.perf_counter() - begin)
         left = list(points)
         while left:
-            for outcome in self._in_one_child(bench, left[:each], running):
+            for outcome in together(bench, left[:each], running):
                 left.pop(0)
                 yield outcome
+
+    def _one_by_one(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
+        """The outcomes of points that are built beside each other; when all are, each runs while the others wait."""
+        started: list[tuple[Generator[str, None, None], int]] = []
+        try:
+            for at in points:
+                wait, go = os.pipe()
+                child = _fork(functools.partial(_gated, bench, at, wait))
+                started.append((_said(*child, self.build_seconds, running), go))
+                os.close(wait)
+            built = [_outcome(answers) for answers, _ in started]
+            for (answers, go), failed in zip(started, built):
+                with contextlib.suppress(BrokenPipeError):  # one that has ended tells how
+                    os.write(go, b".")
+                yield failed or _outcome(answers) or Outcome(Status.GARBAGE, detail="it said nothing")
+        finally:
+            for answers, go in started:
+                os.close(go)
+                answers.close()
 
     def _in_one_child(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
         """The outcomes of points up to the first that ends the child: at least one."""
 
-        build_seconds = self.build_seconds
-
         def work(say: Say) -> Iterator[str]:
-            beside = bench.task.target.on_device
-            for built in _beside_each_other(bench, points, build_seconds) if beside else [bench.build(*points[0])]:
+            for built in _beside_each_other(bench, points, self.build_seconds):
                 if not isinstance(built, Outcome):
                     say("+")
                 outcome = built if isinstance(built, Outcome) else bench.trial(built)
@@ -248,13 +265,32 @@ class LocalRunner:
                 if outcome.status is Status.FAULT:  # a device does nothing right any more in this process
                     os._exit(0)
 
-        answers = _said(*_fork(work), build_seconds, running)
+        answers = _said(*_fork(work), self.build_seconds, running)
         try:
-            for text in answers:
-                yield Outcome.from_json(text)
-        except ChildError as problem:
-            yield Outcome(problem.status, detail=problem.detail)
-        except (ValueError, TypeError) as problem:
-            yield Outcome(Status.GARBAGE, detail=str(problem)[:300])
+            for _ in points:
+                outcome = _outcome(answers)
+                if outcome is None:
+                    return
+                yield outcome
         finally:
             answers.close()
+
+
+def _gated(bench: Bench, at: tuple[Region, Point], gate: int, say: Say) -> Iterator[str]:
+    """Builds a point, says so, and tries it when it is its turn."""
+    built = bench.build(*at)
+    yield ""
+    if os.read(gate, 1):
+        say("+")
+        yield (built if isinstance(built, Outcome) else bench.trial(built)).to_json()
+
+
+def _outcome(answers: Iterator[str]) -> Outcome | None:
+    """What a child says next, how it ended otherwise; None where it says that it has built, or ended as it should."""
+    try:
+        text = next(answers, "")
+        return Outcome.from_json(text) if text else None
+    except ChildError as problem:
+        return Outcome(problem.status, detail=problem.detail)
+    except (ValueError, TypeError) as problem:
+        return Outcome(Status.GARBAGE, detail=str(problem)[:300])

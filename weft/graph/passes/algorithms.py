@@ -35,7 +35,7 @@ class Alternative:
     attributes: Mapping[str, Any]
     weights: Callable[[], Sequence[Array]]
     saved: float
-    """Time saved by it, in any unit that is the same for all alternatives."""
+    """Time saved by it, in any unit that is the same for all alternatives; 0: only where somebody measured it."""
     extra_bytes: int
     """How much larger its weights are."""
 
@@ -76,6 +76,11 @@ def asked(name: str, *labels: str) -> str:
     return found if found in labels else labels[0]
 
 
+def is_measured(name: str) -> bool:
+    """Whether somebody measures what there is for a part of a model, or has chosen: then the unlikely is offered too."""
+    return _OFFERED.get() is not None or name in _ASKED.get()
+
+
 def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
     """The graph with the alternatives that are worth it; the same object where there are none."""
     chosen = _choose(graph, propose)
@@ -105,8 +110,8 @@ def _choose(graph: Graph, propose: Propose) -> dict[Any, Alternative]:
         name = node.outputs[0].name
         if found and (noted := _OFFERED.get()) is not None:
             noted[name] = [DIRECT, *(one.label for one in found)]
-        if name in _ASKED.get():
-            found = [one for one in found if one.label == _ASKED.get()[name]]
+        wanted = _ASKED.get().get(name)
+        found = [one for one in found if (one.saved > 0 if wanted is None else one.label == wanted)]
         if found:
             offers.append((node, found))
     room = max(model.SMALL_GROWTH, int(model.WEIGHT_GROWTH * sum(array.nbytes for array in graph.constants.values())))

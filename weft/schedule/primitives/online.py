@@ -401,7 +401,11 @@ class _Beneath:
         body, tops = self.power.body, self.top.buffer
         value = body.value if isinstance(body, Store) else None
         below = value.args[0].b if isinstance(value, Call) and isinstance(value.args[0], Sub) else None
-        if value is None or getattr(value, "name", "") not in ("exp", "exp2") or getattr(below, "buffer", None) is not tops:
+        if (
+            value is None
+            or getattr(value, "name", "") not in ("exp", "exp2")
+            or getattr(below, "buffer", None) is not tops
+        ):
             raise self.fail(f"{self.power.name} is no power of a number beneath {tops.name}")
         if {block.name for block in readers(self.func.body, tops)} != {self.power.name, self.peak.name}:
             raise self.fail(f"others than {self.power.name} and {self.peak.name} read {tops.name}")

@@ -21,7 +21,7 @@ import numpy as np
 
 from weft.graph.ir import Array, Node, TensorType
 from weft.graph.opspec import Use
-from weft.graph.passes.algorithms import Alternative
+from weft.graph.passes.algorithms import Alternative, is_measured
 from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
@@ -85,6 +85,11 @@ def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     return lambda rows, size: rows <= model.MOST_WAITING_ROWS and size > cache // 2
 
 
+def merger(target: Target) -> Callable[[int, int, Sequence[int], bool], bool]:
+    """What `merge_products` asks: a kernel less is a meeting of the threads less, if none takes an epilogue's place."""
+    return lambda rows, inner, columns, epilogues: not epilogues
+
+
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
     """What `fix_weights` asks: few rows wait for weights from behind the second-level cache, if vectors are long enough
     to put the numbers together meanwhile."""
@@ -98,19 +103,21 @@ def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, A
 
 
 def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0) -> list[Alternative]:
-    """The algorithms for a node that beat the direct one and are exact enough, the best first."""
+    """The algorithms for a node that beat the direct one and are exact enough, the best first; then other exact ones,
+    for who measures them."""
     found = _facts(node, weight, model_bytes)
     if found is None:
         return []
     facts, pads = found
     direct = direct_cycles(facts, target)
     attributes = {"pads": [pads[0][0], pads[1][0], pads[0][1], pads[1][1]]}
-    made = []
-    for tile in ranked_tiles(facts, target):
+    made, good = [], ranked_tiles(facts, target)
+    rest = model.WINOGRAD_TILES if is_measured(node.outputs[0].name) and _takes_tiles(facts, target) else ()
+    for tile in dict.fromkeys([*good, *rest]):
         if error_of(weight, tile) > model.MOST_ERROR:
             continue
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
-        saved = direct - winograd_cycles(facts, tile, target)
+        saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made
 
@@ -142,8 +149,7 @@ def _facts(node: Node, weight: Array, model_bytes: int) -> tuple[Convolution, Pa
 
 def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     """The tiles that save enough, the best first."""
-    lanes = target.vector_bytes // 4
-    if lanes < 4 or facts.inputs % lanes or facts.outputs % lanes or min(facts.height, facts.width) < 2:
+    if not _takes_tiles(facts, target):
         return []
     most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target)
     times = {tile: winograd_cycles(facts, tile, target) for tile in model.WINOGRAD_TILES}
@@ -151,6 +157,11 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     if len(good) == 2 and times[good[1]] * model.AS_GOOD < times[good[0]]:
         good.reverse()
     return good
+
+
+def _takes_tiles(facts: Convolution, target: Target) -> bool:
+    lanes = target.vector_bytes // 4
+    return lanes >= 4 and not facts.inputs % lanes and not facts.outputs % lanes and min(facts.height, facts.width) >= 2
 
 
 def direct_cycles(facts: Convolution, target: Target) -> float:

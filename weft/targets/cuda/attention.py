@@ -164,7 +164,10 @@ class _Steps:
         for name, reduced in ((fused.TOP, fragments.MAX), (fused.TOTAL, fragments.SUM)):
             row = nest.free_loops(s[name])[-2]
             s[name].tensorize(row, f"{reduced}_{self.part}")
-        if any(isinstance(one, For) and one.var is parts and int_value(one.extent) is None for one in walk_stmts(s.func.body)):
+        if any(
+            isinstance(one, For) and one.var is parts and int_value(one.extent) is None
+            for one in walk_stmts(s.func.body)
+        ):
             s.apply("reverse", loop=self.tile.name)  # the longest begin first
         queries = s[fused.QUERIES].block.writes[0].buffer.name
         nest.fetch_ahead(whole, parts, point["stages"], before=[queries])

@@ -177,7 +177,12 @@ class _Seen:
         return None
 
     def box(
-        self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr], strides: Sequence[int] = ()
+        self,
+        load: Load,
+        tests: Sequence[Expr],
+        shape: Sequence[int],
+        indices: Sequence[Expr],
+        strides: Sequence[int] = (),
     ) -> Box | None:
         """The box of a tensor of a shape (and strides), where indices say what is copied."""
         corner, local = [], []

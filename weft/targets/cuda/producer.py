@@ -153,9 +153,7 @@ class _Kernel:
         """Whether one thread can fetch for all, and nothing but the pipeline makes threads wait for one another."""
         inner = [s for s in walk_stmts(self.body) if isinstance(s, For) and s.kind == "thread"]
         own = {s.var for s in (*self.threads, *inner) if int_value(s.extent) != 1}
-        if not self.threads or any(
-            uses_any(place, own) for box in (*self.boxes, *self.whole) for place in box.corner
-        ):
+        if not self.threads or any(uses_any(place, own) for box in (*self.boxes, *self.whole) for place in box.corner):
             return False
         pipeline = set(walk_stmts(self.loop))
         return not any(is_barrier(s) and s not in pipeline for s in walk_stmts(self.body))

@@ -85,7 +85,9 @@ class Problem:
         moved = each / fit.memory * np.maximum(1.0, fit.stream_bytes / on_the_way)
         instructions = each / self.item / machine.lanes * (sizes.queries * fit.stream_product + fit.stream_element)
         handed = 8 * sizes.batch * sizes.heads * sizes.queries * sizes.size * parts
-        cycles = np.maximum(moved, instructions) + ceildiv(blocks, machine.multiprocessors * resident) * fit.stream_block
+        cycles = (
+            np.maximum(moved, instructions) + ceildiv(blocks, machine.multiprocessors * resident) * fit.stream_block
+        )
         return model.with_parts(machine, cycles, parts, handed)
 
 

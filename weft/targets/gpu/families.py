@@ -49,6 +49,7 @@ FAMILIES = Families(
     whole=(attention_stream.match, attention.match),
     contractions=(product.match,),
     loops=(
+        rows.match_warps,
         rows.match_blocks,
         rows.match_threads,
         reduction.match_rows,

@@ -102,6 +102,8 @@ ROW_THREADS, LONG_ROW, LONG_ROW_THREADS, LONE_ROW_THREADS = 256, 4096, 512, 1024
 """Threads of a row, at most: of any, of a long one, and of one that has a multiprocessor for itself."""
 ROWS_THREADS = 128
 """Threads of a block of several rows."""
+WARP_VALUES = 64
+"""Values of a row that each of the threads in step that share it keeps in registers, at most."""
 ROW_VECTORS = 4
 """Vectors that each thread of a row has to load, at least."""
 PARTED_ROW, ROW_PART = 16 * 1024, 4096
