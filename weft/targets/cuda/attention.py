@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Var, int_value
-from weft.loop.ir import For
-from weft.loop.visit import walk_stmts
+from weft.expr.nodes import Var
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -164,11 +162,8 @@ class _Steps:
         for name, reduced in ((fused.TOP, fragments.MAX), (fused.TOTAL, fragments.SUM)):
             row = nest.free_loops(s[name])[-2]
             s[name].tensorize(row, f"{reduced}_{self.part}")
-        if any(
-            isinstance(one, For) and one.var is parts and int_value(one.extent) is None
-            for one in walk_stmts(s.func.body)
-        ):
-            s.apply("reverse", loop=self.tile.name)  # the longest begin first
+        if nest.extent_of(whole, parts, 0) == 0:
+            s.apply("reverse", loop=self.tile.name)  # rows differ in length: the longest begin first
         queries = s[fused.QUERIES].block.writes[0].buffer.name
         nest.fetch_ahead(whole, parts, point["stages"], before=[queries])
         whole.annotate(producer.BULK, True, parts)

@@ -64,11 +64,11 @@ class _Stagger(Mutator):
         def at(step: Expr, *some: Stmt) -> Stmt:
             return Copier(self.names, {s.var: step}).stmt(seq(*some))
 
-        zero, end = index_expr(0), sub(s.extent, index_expr(1))
-        after = add(s.var, index_expr(1))
+        zero, one, many = index_expr(0), index_expr(1), wgmma.groups_of(added) or 0
+        after, end = add(s.var, one), sub(s.extent, one)
         loop = For(s.var, end, seq(
-            at(after, *parts[:first], begun), at(s.var, added), wgmma.wait_for(*scores, pending=wgmma.groups_of(added) or 0), at(after, *between),
-            wgmma.wait_for(*whole), at(after, *weighed), pack, at(s.var, *back),
+            at(after, *parts[:first], begun), at(s.var, added), wgmma.wait_for(*scores, pending=many),
+            at(after, *between), wgmma.wait_for(*whole), at(after, *weighed), pack, at(s.var, *back),
         ))  # fmt: skip
         start = at(zero, *parts[:first], begun, wgmma.wait_for(*scores), *between, *weighed)
         return Allocate(words, seq(start, pack, loop, at(end, added, wgmma.wait_for(*whole), *back)))

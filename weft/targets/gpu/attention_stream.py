@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Var
 from weft.core.dtypes import dtype as dtype_named
+from weft.expr.nodes import Var
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -74,7 +74,7 @@ class Problem:
         return model.resident_blocks(self.machine, c["rows"] * self.across, self.registers(c), self.shared(c))
 
     def cost(self, c: Columns) -> Any:
-        """Seconds: bytes at the machine's rate, less where few are on their way; or instructions; what parts hand on."""
+        """Seconds: bytes at the machine's rate, where enough are on their way; or instructions; what parts hand on."""
         sizes, machine, fit = self.sizes, self.machine, model.model_of(self.machine)
         threads, parts = c["rows"] * self.across, ceildiv(sizes.keys, c["part"])
         blocks = sizes.batch * sizes.heads * parts
@@ -236,7 +236,7 @@ class _Steps:
         nest.load_tile(stage)
 
     def reduce_row(self, whole: Stage, parts: Stage) -> None:
-        """The top or the sum of each row: the threads of a row of them have a part each, and one puts these together."""
+        """The top or the sum of each row: a row of threads has parts, and one thread puts these together."""
         made = self.s.cache_write(parts.block.writes[0].buffer, "local")
         *_, column = nest.free_loops(parts)
         made.compute_at(parts, column)
