@@ -216,7 +216,7 @@ def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
 
 
 def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):
-    monkeypatch.setattr("weft.tuner.model.PAIR_SECONDS", 0.01)
+    monkeypatch.setattr("weft.tuner.settings.PAIR_SECONDS", 0.01)
     made = make_tuning(graph, "30s", threads=1, model="analytic")
     made.prepare()
     default = {task.key: task.default() for task in made.tasks}
