@@ -15,9 +15,9 @@
 
 The smallest member of every family of timm, and small configurations of architectures of transformers: encoders,
 decoders, both, vision, speech. A model is right when no output differs from PyTorch's own by more than 1e-4 of its
-greatest element. Each has a process and so many seconds of its own, so that none can take the others down. Weights are
-those that the model draws; what it draws as a constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias
-of 0 is right wherever it is added.
+greatest element. Each has so many seconds of a process that runs nothing beside it and that the next begins anew where
+this one ended it, so that none can take the others down. Weights are those that the model draws; what it draws as a
+constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias of 0 is right wherever it is added.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from benchmarks.served import Served, answer
 
 TOLERANCE = 1e-4
 MOST_SERVED = 12
-"""So many models are measured in one process: importing the libraries and warming them up takes longer than most."""
+"""So many models share a process, one after the other: importing and warming up takes longer than most of them."""
 SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
 """Sides of images: a model gets the first that it takes."""
 
@@ -502,6 +502,10 @@ def apart(name: str, options: argparse.Namespace, free: queue.SimpleQueue[Served
     try:
         if limit <= 0:
             return {"name": name, "outcome": "not begun"}
+        kind = name.partition("/")[0]
+        if served.answered >= MOST_SERVED or (served.kind != kind and "keras" in served.kind + kind):
+            served.end()  # the libraries have grown, or Keras has another backend
+        served.kind = kind
         said = served.ask(name, limit)
         taken = time.perf_counter() - begun
         if isinstance(said, dict):
@@ -511,8 +515,6 @@ def apart(name: str, options: argparse.Namespace, free: queue.SimpleQueue[Served
         cut = limit < options.limit
         return {"name": name, "outcome": "cut" if cut else "too slow", "said": f"more than {limit:.0f} s"}
     finally:
-        if not options.speed or served.answered >= MOST_SERVED:
-            served.end()
         free.put(served)
 
 
@@ -521,6 +523,8 @@ def examined(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     order = list(chosen(options))[:: 1 if options.jobs == 1 else -1]  # the longest last would be waited for alone
     if options.seed is not None:
         random.Random(options.seed).shuffle(order)
+    tried = {row["name"] for row in _rows([options.json])}
+    order.sort(key=tried.__contains__)  # those that an earlier run cut come last
     until = time.perf_counter() + 60 * options.minutes
     known = sorted(os.sched_getaffinity(0)) if options.pin else []
     if options.pin and len(known) < options.jobs * options.threads:

@@ -33,8 +33,8 @@ from weft import te
 from weft.builder import Built, with_arguments
 from weft.codegen.llvm.compile import emit_object, link_shared
 from weft.codegen.llvm.generate import entry_symbol
-from weft.executor.kernels import Packing
-from weft.executor.module import Module
+from weft.compiler.kernels.build import Packing
+from weft.compiler.module import Module
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.ops.bits import pack_codes

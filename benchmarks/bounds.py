@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.executor import kernels
+from weft.compiler.kernels import build as kernels
 from weft.loop.passes.check_bounds import check_bounds, check_regions
 from weft.targets.cpu import pipeline
 

@@ -29,8 +29,8 @@ from rich.table import Table
 import weft
 from benchmarks.machines import MACHINES, READ_INPUTS, Machine, open_page
 from weft.cli.to_onnx import to_onnx
-from weft.executor.export import export_library
-from weft.executor.inputs import random_array
+from weft.compiler.export import export_library
+from weft.compiler.reports.inputs import random_array
 from weft.graph.ir import Graph
 from weft.graph.passes.infer import infer
 from weft.models import make

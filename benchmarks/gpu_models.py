@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.torch_models import NoTorchModel, to_torch
-from weft.executor import compile
-from weft.executor.inputs import random_array
+from weft.compiler import compile
+from weft.compiler.reports.inputs import random_array
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models import make, names
 from weft.targets.cuda import driver

@@ -321,7 +321,7 @@ def runner_of(graph: Any, engine: str, threads: int | None) -> tuple[Runner, Cal
         from weft.graph.interpreter import interpret_graph
 
         return lambda feeds: interpret_graph(graph, feeds), list
-    from weft.executor import compile
+    from weft.compiler import compile
 
     module = compile(graph, threads=threads)
 

@@ -30,10 +30,10 @@ from rich.table import Table
 
 import weft.ops  # noqa: F401 — fills the table of operators
 from benchmarks.cost_model import _conv, _dense, _matmul
+from weft.compiler.module import bind_shapes
+from weft.compiler.passes import for_target, optimize
+from weft.compiler.specialize import lower_graph
 from weft.core.knobs import knobs
-from weft.executor.module import bind_shapes
-from weft.executor.passes import for_target, optimize
-from weft.executor.specialize import lower_graph
 from weft.graph.ir import Graph
 from weft.plan.overrides import Records, apply_override, recording
 from weft.targets.base import Target

@@ -34,6 +34,7 @@ class Served:
         self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[str] | None = None
         self.answered = 0
+        self.kind = ""
 
     def ask(self, line: str, limit: float) -> Row | str:
         """The row for a line; where none came within so many seconds, how the process ended."""

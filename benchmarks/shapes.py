@@ -35,8 +35,8 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+from weft.compiler.sizes import background
 from weft.core.knobs import knobs
-from weft.executor import background
 
 Feeds = dict[str, "np.ndarray[Any, Any]"]
 

@@ -35,8 +35,8 @@ import numpy as np
 import weft
 from weft import te
 from weft.codegen.c.program import DeviceProgram
+from weft.compiler.reports.cost import kernel_cost
 from weft.core.errors import TargetError
-from weft.executor.cost import kernel_cost
 from weft.models import vision
 from weft.quantization import quantize
 from weft.schedule.schedule import Schedule

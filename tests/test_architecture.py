@@ -35,7 +35,7 @@ pool's 350: whole models on devices, Node, builders."""
 MAY_PRINT = {"demo", "cli"}
 SHARED_BY_TARGETS = {"gpu"}
 """Folders of weft/targets that are no target: what several targets have in common."""
-ASK_TRAITS = ("weft.graph", "weft.executor", "weft.quantization", "weft.plan", "weft.targets", "weft.tuner")
+ASK_TRAITS = ("weft.graph", "weft.compiler", "weft.quantization", "weft.plan", "weft.targets", "weft.tuner")
 """Where a fact about an operator is asked of the operator (`weft.graph.opspec.has`), never listed."""
 PATTERNS = {
     ("weft.graph.passes.attention", "Div Mul"),  # what scales a view of the keys
@@ -662,7 +662,7 @@ def test_a_set_of_operators_is_found(tree, text):
     ],
 )
 def test_a_pattern_is_no_set_of_operators(tree, text):
-    assert list(operator_sets(tree({"executor/a": text}), {"Relu", "Exp"})) == []
+    assert list(operator_sets(tree({"compiler/a": text}), {"Relu", "Exp"})) == []
 
 
 def test_a_number_that_steers_is_found(tree):

@@ -8,7 +8,7 @@ from weft.demo import inner_loop, main
 
 def test_the_main_job(capsys, monkeypatch):
     monkeypatch.setattr(demo, "find_spec", lambda name: None)  # as a plain install has it
-    monkeypatch.setattr("weft.executor.profile.has_peaks", lambda target: False)  # to measure them takes seconds
+    monkeypatch.setattr("weft.compiler.reports.profile.has_peaks", lambda target: False)  # measuring takes seconds
     tuned = []
     monkeypatch.setattr(demo, "show_tuning", lambda console, graph, budget: tuned.append(budget))
     main(["--seconds", "0.01", "--tune", "1"])

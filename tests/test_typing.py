@@ -37,7 +37,7 @@ weft.complie("model.onnx")
 weft.compile("model.onnx", batch=3)
 """
 REVEALED = [
-    "weft.runtime.module.Module", "weft.runtime.module.Module", "weft.builder.BuiltFunction",
+    "weft.runtime.model.module.Module", "weft.runtime.model.module.Module", "weft.builder.BuiltFunction",
     "weft.builder.BuiltFunction | weft.builder.DeviceFunction | weft.builder.Built | weft.builder.DeviceBuilt",
     "weft.schedule.schedule.Schedule", "weft.loop.ir.Func", "Any", "str",
     "weft.graph.ir.Graph",
@@ -92,5 +92,5 @@ def test_functions_say_what_they_give(name):
 
 
 def test_build_stays_a_function_whatever_is_imported():
-    code = "import weft.builder, weft.executor, weft; assert type(weft.build).__name__ == 'function', weft.build"
+    code = "import weft.builder, weft.compiler, weft; assert type(weft.build).__name__ == 'function', weft.build"
     subprocess.run([sys.executable, "-c", code], check=True)

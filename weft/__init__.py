@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     # What `_LAZY` loads, for type checkers and editors.
     from weft import models, onnx_backend, te
     from weft.builder import build, lower
+    from weft.compiler import compile
     from weft.core import errors
     from weft.core.knobs import knobs
-    from weft.executor import compile
     from weft.graph.opspec import register_operator
     from weft.graph.opspec import register_operator as register_op
     from weft.loop.interpreter import interpret
     from weft.quantization import quantize
-    from weft.runtime.module import HostWarning, Module
-    from weft.runtime.stored import load
+    from weft.runtime.model.module import HostWarning, Module
+    from weft.runtime.model.stored import load
     from weft.runtime.threads import get_threads, set_threads
     from weft.tuner import tune
 
@@ -41,12 +41,12 @@ __version__ = VERSION
 logging.getLogger("weft").addHandler(logging.NullHandler())
 
 _LAZY = {
-    "HostWarning": ("weft.runtime.module", "HostWarning"),
-    "Module": ("weft.runtime.module", "Module"),
+    "HostWarning": ("weft.runtime.model.module", "HostWarning"),
+    "Module": ("weft.runtime.model.module", "Module"),
     "build": ("weft.builder", "build"),
     "lower": ("weft.builder", "lower"),
-    "compile": ("weft.executor", "compile"),
-    "load": ("weft.runtime.stored", "load"),
+    "compile": ("weft.compiler", "compile"),
+    "load": ("weft.runtime.model.stored", "load"),
     "models": ("weft.models", None),
     "onnx_backend": ("weft.onnx_backend", None),
     "quantize": ("weft.quantization", "quantize"),
@@ -100,7 +100,7 @@ def _compile_tuned(*arguments: Any, **named: Any) -> Any:
 
 
 def _load_whole(*arguments: Any) -> Any:
-    from weft.executor.store import load_whole
+    from weft.compiler.saved.store import load_whole
 
     return load_whole(*arguments)
 

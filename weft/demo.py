@@ -29,8 +29,8 @@ import weft
 from weft.cli.bench_command import interleave
 from weft.cli.facts import relative_error
 from weft.cli.screen import seconds, size
+from weft.compiler.reports.inputs import random_array
 from weft.core.knobs import knobs
-from weft.executor.inputs import random_array
 from weft.explore.stages import Compiled, asm_text, expressions_text, kernels
 from weft.graph.interpreter import Interpreter
 from weft.graph.ir import Graph

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler import HostWarning, Module
+from weft.compiler import compile as compile_model
+from weft.compiler.specialize import deciding_inputs
+from weft.compiler.steps import RestStep
 from weft.core.errors import FrontendError
-from weft.executor import HostWarning, Module
-from weft.executor import compile as compile_model
-from weft.executor.specialize import deciding_inputs
-from weft.executor.steps import RestStep
 from weft.frontends.onnx import load
 from weft.frontends.onnx.source import onnx_module
 from weft.frontends.onnx.types import ELEMENT_TYPES

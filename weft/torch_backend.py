@@ -22,8 +22,8 @@ import torch
 from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 
+from weft.compiler import Module, compile
 from weft.core.errors import ArgumentError, FrontendError, InternalError, TargetError, WeftError
-from weft.executor import Module, compile
 from weft.frontends.torch.calls import as_array, as_tensor
 from weft.frontends.torch.importer import import_graph
 from weft.frontends.torch.source import decompositions

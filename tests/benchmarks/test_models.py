@@ -10,7 +10,7 @@ import weft.ops  # noqa: F401
 from benchmarks import conv, models
 from benchmarks.torch_models import NoTorchModel, to_torch
 from benchmarks.workers import Prepared, Timing
-from tests.executor.graphs import attention, convnet, mlp, random_inputs, recurrent
+from tests.compiler.graphs import attention, convnet, mlp, random_inputs, recurrent
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models import make

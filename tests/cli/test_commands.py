@@ -130,7 +130,7 @@ def test_debug_prints_the_log(weft, tiny, quiet_again, monkeypatch):
     for words, level in ((["--debug"], "0"), ([], "1")):
         monkeypatch.setenv("WEFT_DEBUG", level)
         code, _, err = weft("run", tiny[0], *words)
-        assert code == 0 and "weft.executor: compiled tiny for {'x': (1, 4)}" in err
+        assert code == 0 and "weft.compiler: compiled tiny for {'x': (1, 4)}" in err
 
 
 # Commands.

@@ -259,7 +259,7 @@ def files(tmp_path_factory):
 
 
 def first_of_seed(seed):
-    from weft.executor.inputs import random_array
+    from weft.compiler.reports.inputs import random_array
 
     return random_array("float32", (1, 4), np.random.default_rng(seed)).reshape(-1).tolist()
 

@@ -11,8 +11,8 @@ from weft.cli.facts import array_facts, relative_error
 from weft.cli.given import UsageError
 from weft.cli.screen import Screen, plain, seconds, size
 from weft.cli.sources import input_shapes, make_feeds, pairs
+from weft.compiler.reports.inputs import random_array
 from weft.core.errors import WeftError
-from weft.executor.inputs import random_array
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, TensorType, Value

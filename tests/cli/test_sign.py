@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.executor.graphs import mlp
+from tests.compiler.graphs import mlp
 from weft.cli.main import main
-from weft.executor import compile, load
+from weft.compiler import compile, load
 
 
 def test_a_key_is_made_a_file_signed_and_checked(tmp_path, capsys):

@@ -13,8 +13,8 @@ import pytest
 
 import weft
 from weft.cli.main import main
+from weft.compiler.kernels.build import lift_scheduled
 from weft.core.knobs import knobs
-from weft.executor.kernels import lift_scheduled
 from weft.explore import explore, page, stages
 from weft.explore.graphs import node_data
 from weft.explore.kernels import delta
@@ -42,7 +42,7 @@ def compiled():
     with knobs.override(cache=False), watching() as history:
         module = weft.compile(small())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.executor.profile.has_peaks", lambda target: False)  # to measure them takes seconds
+        patch.setattr("weft.compiler.reports.profile.has_peaks", lambda target: False)  # to measure them takes seconds
         return module, history, explore(module, module.profile(seconds=0.01), history)
 
 

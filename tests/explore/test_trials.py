@@ -3,7 +3,7 @@
 import numpy as np
 
 import weft
-from weft.executor.kernels import program_key, program_text
+from weft.compiler.kernels.build import program_key, program_text
 from weft.explore import explore
 from weft.explore.stages import kernels, program
 from weft.models.builder import Builder

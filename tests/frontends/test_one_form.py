@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.frontends import networks
-from weft.executor.passes import optimize
+from weft.compiler.passes import optimize
 from weft.graph.interpreter import interpret_graph
 from weft.graph.structural import parting, structure_key
 

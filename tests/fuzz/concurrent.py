@@ -27,7 +27,7 @@ _PROGRAM = """
 import random, sys, warnings
 import numpy as np
 import weft
-from weft.executor import cache
+from weft.compiler.cache import models as cache
 warnings.simplefilter("ignore")
 cache.LEAST_SECONDS = 0.0
 folder, seed, turns = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -194,8 +194,8 @@ def modules() -> list[tuple[Path, list[np.ndarray], list[Any]]]:
 
 
 def _save_modules(folder: Path) -> None:
-    from tests.executor.graphs import convnet, mlp, random_inputs, recurrent
-    from tests.executor.test_compile import with_host_node
+    from tests.compiler.graphs import convnet, mlp, random_inputs, recurrent
+    from tests.compiler.test_compile import with_host_node
 
     folder.mkdir()
     for number, graph in enumerate((mlp(), convnet(), recurrent(), with_host_node())):
@@ -269,7 +269,7 @@ def tamper(value: Any, chance: random.Random) -> None:
 
 
 def _run_manifest(case: Case) -> Result:
-    from weft.executor import store
+    from weft.compiler.saved import store
 
     whole, arrays, _ = modules()[case.more["which"] % len(modules())]
     module = weft.load(whole)

@@ -277,8 +277,8 @@ def install() -> None:
     global _allocator
     if _allocator is not None:
         return
-    from weft.runtime import fastcall, runner
     from weft.runtime.jit import native_runtime
+    from weft.runtime.model import fastcall, runner
 
     _allocator = _Allocator()
     _tell_allocator()

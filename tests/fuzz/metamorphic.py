@@ -43,7 +43,7 @@ def _saved(graph: Graph, feeds: Feeds) -> list[Any]:
 
 def _cached(graph: Graph, feeds: Feeds) -> list[Any]:
     """The second module comes from the folder, whatever the first took to compile."""
-    from weft.executor import cache
+    from weft.compiler.cache import models as cache
 
     before, cache.LEAST_SECONDS = cache.LEAST_SECONDS, 0.0  # type: ignore[misc]
     try:

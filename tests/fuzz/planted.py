@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 import weft
-from tests.executor.graphs import mlp
+from tests.compiler.graphs import mlp
 from tests.fuzz import guard
 from tests.fuzz.driver import peer
 from tests.fuzz.kinds import OK, Case, Kind, Result, refused

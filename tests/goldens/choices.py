@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.goldens.workloads import WORKLOADS
-from weft.executor import specialize
-from weft.executor.kernels import Kernel, KernelCompiler
-from weft.executor.lower import Launch, OnHost
-from weft.executor.passes import for_target, optimize
+from weft.compiler import specialize
+from weft.compiler.kernels.build import Kernel, KernelCompiler
+from weft.compiler.lowering.lower import Launch, OnHost
+from weft.compiler.passes import for_target, optimize
 from weft.graph.ir import Graph
 from weft.graph.passes.fuse import fuse
 from weft.targets.base import Target

@@ -336,7 +336,7 @@ def test_what_is_not_folded_is_compiled(name):
     assert module.outputs[0].shape == (1, 1, 1_000_001)
 
 
-@pytest.mark.filterwarnings("ignore::weft.executor.module.HostWarning")
+@pytest.mark.filterwarnings("ignore::weft.compiler.module.HostWarning")
 @pytest.mark.parametrize(
     "op,shapes,attributes",
     [

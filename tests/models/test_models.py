@@ -70,7 +70,7 @@ def test_activations_stay_in_the_range_of_half_precision(name):
 
 @pytest.mark.parametrize("name", QUICKLY_COMPILED)
 def test_compiled(name):
-    from weft.executor import compile
+    from weft.compiler import compile
 
     graph = weft.models.make(name)
     x = sample(graph)

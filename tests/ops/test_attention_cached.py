@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from tests.ops.nodes import make
-from weft.executor.passes import for_target
+from weft.compiler.passes import for_target
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, TensorType, Value
 from weft.graph.passes.infer import infer

@@ -5,8 +5,8 @@ import pytest
 
 import weft
 from tests.ops.nodes import make
-from weft.executor.passes import for_target
-from weft.executor.program import build_program
+from weft.compiler.kernels.program import build_program
+from weft.compiler.passes import for_target
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, Graph, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from tests.ops.cases import cases, check_case, check_meaning, kernels
 from tests.ops.nodes import check_node, numbers, run_node
-from weft.executor import compile
+from weft.compiler import compile
 from weft.graph.ir import NUMPY_TYPES, GraphError
 from weft.models.builder import Builder
 

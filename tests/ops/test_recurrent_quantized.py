@@ -72,5 +72,5 @@ def test_a_state_of_zeros_has_a_unit():
 
 
 def test_weights_of_the_caller_run_on_the_host():
-    with pytest.warns(weft.executor.HostWarning, match="DynamicQuantizeLSTM"):
+    with pytest.warns(weft.compiler.HostWarning, match="DynamicQuantizeLSTM"):
         check(model(3, 1, 4, 8, 1, "int8", False), warm=(0, 1, 2), hidden_size=8)

@@ -9,13 +9,13 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.executor.graphs import attention, mlp
+from tests.compiler.graphs import attention, mlp
 from tests.pool.libraries import TRIPLES, need_compiler, need_emulator
 from tests.pool.test_pool import fleet
 from weft.codegen.llvm.compile import emit_object
+from weft.compiler.kernels.workers import elsewhere
+from weft.compiler.module import compile_graph
 from weft.core.knobs import knobs
-from weft.executor.module import compile_graph
-from weft.executor.workers import elsewhere
 from weft.graph.interpreter import interpret_graph
 from weft.pool import jobs
 from weft.pool.device import Call, PoolError, Result
@@ -133,8 +133,8 @@ def test_kernels_compiled_elsewhere_are_the_same_and_kept(send, tmp_path, caplog
     x = np.random.default_rng(0).standard_normal((4, 20), "float32")
     token = elsewhere.set(send)
     try:
-        with knobs.override(cache_dir=tmp_path), caplog.at_level(logging.WARNING, "weft.executor"):
-            import weft.executor.kernels as module
+        with knobs.override(cache_dir=tmp_path), caplog.at_level(logging.WARNING, "weft.compiler"):
+            import weft.compiler.kernels.build as module
 
             module._CACHE.clear()
             made = compile_graph(graph)
@@ -165,7 +165,7 @@ def test_a_model_is_compiled_by_builders_though_one_dies(folder, caplog):
         while len(members(client)) < 2:
             client.wait_for_workers(2, timeout=60)
         sent = []
-        with compiling(client), knobs.override(cache=False), caplog.at_level(logging.WARNING, "weft.executor"):
+        with compiling(client), knobs.override(cache=False), caplog.at_level(logging.WARNING, "weft.compiler"):
             real = elsewhere.get()
 
             def ask(func, target):

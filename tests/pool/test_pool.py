@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.executor.graphs import mlp
+from tests.compiler.graphs import mlp
 from tests.pool.libraries import TRIPLES, need_compiler
 from tests.tuner.small import product
 from weft import te
@@ -86,7 +86,7 @@ def test_machines_survive_the_way(text):
 
 
 def test_arrays_and_packings_survive_the_way():
-    from weft.executor.kernels import Packing
+    from weft.compiler.kernels.build import Packing
     from weft.expr.digits import Digit
 
     made = make_arrays(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.executor import compile
+from weft.compiler import compile
 from weft.models.builder import Builder
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.executor.graphs import convnet
+from tests.compiler.graphs import convnet
 from weft.cli.to_onnx import to_onnx
 from weft.models.builder import Builder
 

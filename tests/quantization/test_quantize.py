@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.executor.graphs import attention, convnet, mlp
+from tests.compiler.graphs import attention, convnet, mlp
 from weft.cli.main import main
 from weft.core.errors import ArgumentError
 from weft.graph.interpreter import interpret_graph

@@ -34,11 +34,11 @@ def child(code: str) -> str:
 
 MODELS_FAR_APART = """
 import numpy as np
-from tests.executor.graphs import attention, check, random_inputs
+from tests.compiler.graphs import attention, check, random_inputs
 from tests.runtime.scattered_memory import APART, code_among, scatter
 from weft import te
 import weft
-from weft.executor import compile, load
+from weft.compiler import compile, load
 holes = scatter()
 graph = attention()
 kept = [compile(graph)]
@@ -66,10 +66,10 @@ def test_models_are_right_with_their_code_far_apart(tmp_path):
 
 X86_FAR_APART = """
 import ctypes, struct
-from tests.executor.graphs import mlp
+from tests.compiler.graphs import mlp
 from tests.runtime.scattered_memory import APART, scatter
 from weft.codegen.llvm.compile import emit_object
-from weft.executor.specialize import for_target, lower_graph, optimize
+from weft.compiler.specialize import for_target, lower_graph, optimize
 from weft.runtime.abi import FUNCTIONS
 from weft.runtime.jit import JitModule, defined_names
 from weft.targets.registry import find_target

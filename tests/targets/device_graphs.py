@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from weft.builder import with_arguments
-from weft.executor.passes import optimize
-from weft.executor.program import NoKernel, build_program
-from weft.executor.specialize import LARGEST_BOUND_VALUE, deciding_inputs
+from weft.compiler.kernels.program import NoKernel, build_program
+from weft.compiler.passes import optimize
+from weft.compiler.specialize import LARGEST_BOUND_VALUE, deciding_inputs
 from weft.graph.interpreter import interpret_graph, operator_of
 from weft.graph.ir import TensorType, reads
 from weft.graph.passes.fuse import fuse

@@ -1,6 +1,6 @@
 """Attention of narrow numbers in one kernel: its schedule in the interpreter, its registers in the generated text.
 
-On a device: tests/executor/test_device_gpu.py and the table of `python -m benchmarks.gpu`.
+On a device: tests/compiler/device/test_device_gpu.py and the table of `python -m benchmarks.gpu`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import pytest
 
 import weft
 from weft import te
+from weft.compiler.kernels.program import build_program
 from weft.core.errors import ScheduleError
-from weft.executor.program import build_program
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.loop.interpreter import interpret

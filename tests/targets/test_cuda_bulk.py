@@ -1,6 +1,6 @@
 """Products whose operands the copy engine fetches: their meaning, and what the interpreter says of a missing wait.
 
-On a device: tests/executor/test_device_gpu.py and `python -m benchmarks.gpu`.
+On a device: tests/compiler/device/test_device_gpu.py and `python -m benchmarks.gpu`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.executor.fake_cuda import FakeDriver
+from tests.compiler.device.fake_cuda import FakeDriver
 from tests.targets.test_cuda_warpgroups import HOPPER, calls, product
 from weft import te
+from weft.compiler.device.store import programs_of, programs_row
+from weft.compiler.saved.check_file import _check_program
 from weft.core.errors import InterpreterError
-from weft.executor.check_file import _check_program
-from weft.executor.device_store import programs_of, programs_row
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify

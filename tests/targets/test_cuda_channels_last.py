@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import weft.ops  # noqa: F401  (the operators)
-from weft.executor import compile
-from weft.executor.program import build_program
+from weft.compiler import compile
+from weft.compiler.kernels.program import build_program
 from weft.explore.stages import kernels
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.fill_rows import fill_rows

@@ -13,8 +13,8 @@ import pytest
 import weft
 from tests.codegen.c_support import opencl
 from tests.targets.test_sketches_attention import arrays_of, one_node
-from weft.executor.passes import for_target, optimize
-from weft.executor.program import build_program
+from weft.compiler.kernels.program import build_program
+from weft.compiler.passes import for_target, optimize
 from weft.graph.interpreter import interpret_graph
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify

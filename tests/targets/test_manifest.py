@@ -23,15 +23,15 @@ import pytest
 
 import weft
 from tests.cli.tiny import write_tiny
-from tests.executor.graphs import attention, check, mlp, random_inputs, recurrent
+from tests.compiler.graphs import attention, check, mlp, random_inputs, recurrent
 from tests.targets import toy_target
 from weft import te
 from weft.builder import DeviceBuilt
 from weft.cli.main import main
+from weft.compiler.cache import code_key
+from weft.compiler.export.library import export_library
+from weft.compiler.specialize import Executor
 from weft.core.errors import RuntimeFault, TargetError, WeftError
-from weft.executor import code_key
-from weft.executor.export.library import export_library
-from weft.executor.specialize import Executor
 from weft.expr.nodes import Var
 from weft.models.builder import Builder
 from weft.targets import registry
@@ -192,7 +192,7 @@ print([name for name in sys.modules if name.startswith("weft.targets.")])
 
 def test_nothing_above_targets_knows_a_machine_by_name():
     """Matrix units, dot products and GPUs are facts and parts of a manifest above `weft/targets`."""
-    folders = [ROOT / "weft" / name for name in ("executor", "loop", "graph", "schedule", "cli")]
+    folders = [ROOT / "weft" / name for name in ("compiler", "loop", "graph", "schedule", "cli")]
     above = [path for folder in folders for path in folder.rglob("*.py")] + [ROOT / "weft/builder.py"]
     words = re.compile(r"amx|vnni|(target|machine)\.threads is|target\.package", re.IGNORECASE)
     found = [

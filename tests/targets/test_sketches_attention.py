@@ -9,11 +9,11 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401
+from weft.compiler import compile
+from weft.compiler.kernels.program import build_program
+from weft.compiler.passes import for_target, optimize
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
-from weft.executor import compile
-from weft.executor.passes import for_target, optimize
-from weft.executor.program import build_program
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models.builder import Builder

@@ -10,9 +10,9 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401
+from weft.compiler.kernels.program import build_program
+from weft.compiler.passes import for_target, optimize
 from weft.core.knobs import knobs
-from weft.executor.passes import for_target, optimize
-from weft.executor.program import build_program
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.loop.verifier import verify

@@ -13,7 +13,7 @@ import weft
 from tests.hosts import lesser
 from weft import te
 from weft.builder import with_arguments
-from weft.executor.kernels import lift_packing
+from weft.compiler.kernels.build import lift_packing
 from weft.expr.nodes import int_value
 from weft.loop.ir import For
 from weft.loop.verifier import verify

@@ -13,7 +13,7 @@ from tests.schedule.checking import assert_same, run
 from tests.schedule.random_programs import arguments_of
 from weft import te
 from weft.builder import with_arguments
-from weft.executor.kernels import lift_packing
+from weft.compiler.kernels.build import lift_packing
 from weft.expr.nodes import int_value
 from weft.loop.verifier import verify
 from weft.targets.cpu import amx

@@ -10,7 +10,7 @@ import pytest
 import weft
 from weft import te
 from weft.builder import with_arguments
-from weft.executor.kernels import lift_packing
+from weft.compiler.kernels.build import lift_packing
 from weft.expr.nodes import int_value
 from weft.loop.verifier import verify
 from weft.targets.cpu.families import default_schedule

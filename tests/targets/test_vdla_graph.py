@@ -13,8 +13,8 @@ from hardware.vdla.simulate import Verilated
 from weft import te
 from weft.cli.main import main
 from weft.cli.to_onnx import to_onnx
+from weft.compiler.device.runner import DeviceRunner
 from weft.core.errors import TargetError
-from weft.executor.device import DeviceRunner
 from weft.explore.kernels import kernel_data
 from weft.explore.stages import kernels
 from weft.graph.interpreter import interpret_graph

@@ -10,11 +10,11 @@ import pytest
 import weft
 from tests.ops.nodes import numbers
 from weft import te
+from weft.compiler import compile
+from weft.compiler.kernels.build import lift_packing
+from weft.compiler.kernels.layouts import apply_layouts
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
-from weft.executor import compile
-from weft.executor.kernels import lift_packing
-from weft.executor.layouts import apply_layouts
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Node, TensorType, Value
 from weft.graph.opspec import Use

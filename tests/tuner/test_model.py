@@ -11,9 +11,9 @@ import pytest
 import weft
 from tests.tuner.small import TARGET, Pretending, product
 from weft.cli.tune_report import write_report
+from weft.compiler.kernels.build import _CACHE
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
-from weft.executor.kernels import _CACHE
 from weft.models.builder import Builder
 from weft.plan.overrides import Records, recording
 from weft.schedule.trace import Step, Trace

@@ -30,8 +30,8 @@ from weft.cli.sources import (
     open_graph,
     open_with_feeds,
 )
+from weft.compiler.module import bind_shapes
 from weft.core.knobs import knobs
-from weft.executor.module import bind_shapes
 from weft.graph.ir import Graph
 from weft.models.llama import WEIGHTS
 

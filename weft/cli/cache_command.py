@@ -14,8 +14,8 @@ import zipfile
 from pathlib import Path
 
 from weft.cli.screen import Screen, size
+from weft.compiler.cache import models as cache
 from weft.core.knobs import knobs
-from weft.executor import cache
 from weft.runtime.cache_folder import remove
 
 PARTS = ("kernels", "runtime")

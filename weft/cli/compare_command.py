@@ -18,8 +18,8 @@ from weft.cli.given import UsageError, refuse
 from weft.cli.reference import model_of, open_session, run_session, with_every_value
 from weft.cli.screen import Screen
 from weft.cli.sources import PRECISIONS, add_compiling, add_inputs, add_model, make_feeds, open_graph
+from weft.compiler import Module, compile
 from weft.core.errors import WeftError
-from weft.executor import Module, compile
 from weft.graph.interpreter import interpret_graph, trace_graph
 from weft.graph.ir import Graph, Node, TensorType, Value, dtype_name, reads
 

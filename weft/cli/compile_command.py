@@ -14,7 +14,7 @@ from weft.cli.given import UsageError, refuse
 from weft.cli.pool_command import add_certificates, folder_of
 from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import add_compiling, add_model, compiled, input_shapes, open_graph, output_path
-from weft.executor.store import save_modules
+from weft.compiler.saved.store import save_modules
 
 
 def add(parser: argparse.ArgumentParser) -> None:

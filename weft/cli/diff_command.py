@@ -13,7 +13,7 @@ import weft.ops  # noqa: F401 — fills the table of operators
 from weft.cli.given import Given
 from weft.cli.screen import Screen
 from weft.cli.sources import open_graph
-from weft.executor.passes import optimize
+from weft.compiler.passes import optimize
 from weft.graph.ir import Graph, Node, Value
 from weft.graph.structural import parting, structure_key
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from weft.cli.screen import Screen, seconds
+from weft.compiler.cache import models as cache
 from weft.core.errors import TargetError, WeftError
 from weft.core.install import DISTRIBUTION, FOLDER, MEND, clashes, hint
 from weft.core.knobs import knobs, unknown_variables
 from weft.core.version import VERSION
-from weft.executor import cache
 from weft.runtime.cache_folder import cache_problem
 from weft.runtime.threads import available_cores
 from weft.targets.registry import find_target, local_devices, look_again

@@ -13,8 +13,8 @@ from pathlib import Path
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import add_compiling, add_inputs, add_model, duration, open_with_feeds, output_path
+from weft.compiler.reports.profile import Profile
 from weft.core.knobs import knobs
-from weft.executor.profile import Profile
 from weft.explore import explore
 from weft.graph.passes.history import watching
 

@@ -63,7 +63,7 @@ _MACHINES = {"c": "c", "wasm": "wasm32-unknown-unknown"}
 
 
 def _write_library(given: argparse.Namespace, screen: Screen, form: str) -> list[Path]:
-    from weft.executor.export import export_library
+    from weft.compiler.export import export_library
 
     folder: Path = given.output or Path(Path(given.model).stem)
     if folder.suffix in (".so", ".a", ".c", ".wasm", ".weft", ".onnx") or folder.is_file():

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.executor import Module
+from weft.compiler import Module
 from weft.explore.stages import specializations
 from weft.graph.ir import NUMPY_TYPES, TensorType, Value
 from weft.runtime.threads import get_threads

@@ -30,12 +30,12 @@ from typing import Any
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_inputs, add_model, input_shapes, open_graph, open_with_feeds
+from weft.compiler import Module
+from weft.compiler.module import bind_shapes
+from weft.compiler.passes import for_target, optimize
+from weft.compiler.precision import check_precision, machine_of
 from weft.core.html import printable
 from weft.core.knobs import knobs
-from weft.executor import Module
-from weft.executor.module import bind_shapes
-from weft.executor.passes import for_target, optimize
-from weft.executor.precision import check_precision, machine_of
 from weft.explore.stages import NATIVE_STAGES, STAGES, Compiled, kernels, specializations
 from weft.graph.ir import Graph
 from weft.graph.passes.history import watching

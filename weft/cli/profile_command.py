@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, plain
 from weft.cli.sources import add_compiling, add_inputs, add_model, duration, open_with_feeds
-from weft.executor.profile_text import profile_rows, summary
+from weft.compiler.reports.profile_text import profile_rows, summary
 
 
 def add(parser: argparse.ArgumentParser) -> None:

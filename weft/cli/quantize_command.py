@@ -16,9 +16,9 @@ from weft.cli.given import UsageError
 from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import add_model, count, input_shapes, open_graph, output_path
 from weft.cli.to_onnx import to_onnx
+from weft.compiler.module import bind_shapes
+from weft.compiler.reports.inputs import random_array
 from weft.core.errors import ArgumentError
-from weft.executor.inputs import random_array
-from weft.executor.module import bind_shapes
 from weft.graph.ir import Graph, Value
 from weft.quantization import quantize
 from weft.quantization.data import calls_of

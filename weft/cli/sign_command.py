@@ -12,8 +12,8 @@ from pathlib import Path
 
 from weft.cli.screen import Screen
 from weft.core.errors import ArgumentError
-from weft.runtime.keys import new_key
-from weft.runtime.module_file import check_signature, sign_module
+from weft.runtime.model.keys import new_key
+from weft.runtime.model.module_file import check_signature, sign_module
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -21,9 +21,9 @@ import numpy as np
 from weft.cli.facts import inputs_of
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
-from weft.executor import Module, compile, load
-from weft.executor.inputs import random_array
-from weft.executor.module import of_type
+from weft.compiler import Module, compile, load
+from weft.compiler.module import of_type
+from weft.compiler.reports.inputs import random_array
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.models import make, names
 

@@ -15,8 +15,8 @@ from weft.cli.pool_command import add_certificates, folder_of
 from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_model, count, input_shapes, natural, open_graph
 from weft.cli.tune_report import write_report
+from weft.compiler.module import bind_shapes
 from weft.core.knobs import knobs
-from weft.executor.module import bind_shapes
 from weft.tuner.cost_models import MODELS
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import measure_all, regret_rows

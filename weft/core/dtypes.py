@@ -1,6 +1,6 @@
 """Data types: one interned object per (kind, bits, lanes), so that `is` compares them.
 
-    float16 float32 float64 bfloat16      int1 int2 int4 int8 int16 int32 int64 (and uint…)      bool      handle
+    float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2      int1 int2 int4 int8 int16 int32 int64 (and uint…)      bool      handle
 
 A vector type carries lanes: `float32x16`. Types narrower than 8 bits are stored packed, low bits first.
 """
@@ -18,6 +18,8 @@ from weft.core.errors import DTypeError
 _KINDS = {
     "float": (16, 32, 64),
     "bfloat": (16,),
+    "float8_e4m3fn": (8,),
+    "float8_e5m2": (8,),
     "int": (1, 2, 4, 8, 16, 32, 64),
     "uint": (1, 2, 4, 8, 16, 32, 64),
     "bool": (8,),
@@ -25,7 +27,9 @@ _KINDS = {
 }
 _INTERNED: dict[tuple[str, int, int], "DType"] = {}
 _BY_NAME: dict[str, "DType"] = {}
-_PATTERN = re.compile(r"(float|bfloat|int|uint|bool|handle)(\d*)(?:x(\d+))?$")
+_WHOLE = {"bool": 8, "handle": 64, "float8_e4m3fn": 8, "float8_e5m2": 8}
+"""Kinds of one width, whose name says it all."""
+_PATTERN = re.compile(rf"({'|'.join(_WHOLE)}|float|bfloat|int|uint)(\d*)(?:x(\d+))?$")
 
 
 class DType:
@@ -39,7 +43,7 @@ class DType:
     scalar: "DType"
     """The element type."""
     is_float: bool
-    """float16, bfloat16, float32 or float64."""
+    """float8 of either form, float16, bfloat16, float32 or float64."""
     is_integer: bool
     """A signed or unsigned integer (not bool)."""
     is_signed: bool
@@ -65,8 +69,8 @@ class DType:
         """The numpy type that holds one element (packed types: the uint8 they are packed in)."""
         if self.is_packed:
             return np.dtype(np.uint8)
-        if self.kind == "bfloat":
-            return numpy_type("bfloat16")
+        if self.is_float and self.kind != "float":
+            return numpy_type(self.scalar.name)
         if self.kind == "handle":
             return np.dtype(np.uint64)
         return np.dtype("bool" if self.is_bool else f"{self.kind}{self.bits}")
@@ -102,10 +106,10 @@ def _intern(kind: str, bits: int, lanes: int) -> DType:
     if found is None:
         found = DType()
         found.kind, found.bits, found.lanes = kind, bits, lanes
-        found.is_float, found.is_integer = kind in ("float", "bfloat"), kind in ("int", "uint")
+        found.is_float, found.is_integer = "float" in kind, kind in ("int", "uint")
         found.is_signed, found.is_bool = kind == "int", kind == "bool"
         found.scalar = found if lanes == 1 else _intern(kind, bits, 1)
-        base = kind if kind in ("bool", "handle") else f"{kind}{bits}"
+        base = kind if kind in _WHOLE else f"{kind}{bits}"
         found.name = base if lanes == 1 else f"{base}x{lanes}"
         _INTERNED[(kind, bits, lanes)] = found
         _BY_NAME[found.name] = found
@@ -123,9 +127,9 @@ def dtype(like: DTypeLike) -> DType:
         match = _PATTERN.match(like)
         if match:
             kind, bits_text, lanes_text = match.groups()
-            bits = int(bits_text) if bits_text else {"bool": 8, "handle": 64}.get(kind, 0)
+            bits = int(bits_text) if bits_text else _WHOLE.get(kind, 0)
             lanes = int(lanes_text) if lanes_text else 1
-            if bits in _KINDS[kind] and 1 <= lanes <= 4096 and not (bits_text and kind in ("bool", "handle")):
+            if bits in _KINDS[kind] and 1 <= lanes <= 4096 and not (bits_text and kind in _WHOLE):
                 return _intern(kind, bits, lanes)
         raise DTypeError(f"unknown dtype {like!r}; known are {', '.join(names())}")
     try:
@@ -139,12 +143,13 @@ def names() -> list[str]:
     """Names of every scalar type."""
     out = []
     for kind, widths in _KINDS.items():
-        out += [kind] if kind in ("bool", "handle") else [f"{kind}{bits}" for bits in widths]
+        out += [kind] if kind in _WHOLE else [f"{kind}{bits}" for bits in widths]
     return out
 
 
 FLOAT16, FLOAT32, FLOAT64, BFLOAT16 = dtype("float16"), dtype("float32"), dtype("float64"), dtype("bfloat16")
 INT8, INT32, INT64, UINT8 = dtype("int8"), dtype("int32"), dtype("int64"), dtype("uint8")
+FLOAT8 = dtype("float8_e4m3fn"), dtype("float8_e5m2")
 BOOL, HANDLE = dtype("bool"), dtype("handle")
 INDEX = INT64
 """The type of loop variables, sizes and indices."""

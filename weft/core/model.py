@@ -7,7 +7,7 @@ behind are good, fitted by nobody. To fit one: change it, then `python -m tests.
 chosen otherwise, and `python -m benchmarks.models`, `.odd` and `.programs` what that gains.
 """
 
-# -------------------------------------------------------------------------------- planning (plan/, executor/, codegen/)
+# -------------------------------------------------------------------------------- planning (plan/, compiler/, codegen/)
 
 LEAST_SUM = 4
 """A sum of fewer products is elementwise work."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.compiler.kernels.build import program_key, program_text
 from weft.core.errors import WeftError
-from weft.executor.kernels import program_key, program_text
 from weft.explore.graphs import Lines
 from weft.explore.stages import Compiled, asm_text, expressions_text, llvm_text, lowered_text, program
 from weft.schedule.schedule import Schedule, Tried

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.executor.abi import buffer_bytes
-from weft.executor.lower import Launch, Lowered
-from weft.executor.steps import NativeStep
+from weft.compiler.lowering.abi import buffer_bytes
+from weft.compiler.lowering.lower import Launch, Lowered
+from weft.compiler.steps import NativeStep
 from weft.expr.nodes import Buffer
 from weft.graph.ir import Value
 

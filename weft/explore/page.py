@@ -21,13 +21,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from weft.compiler import Module
+from weft.compiler.lowering.constants import ReloadedConstants
+from weft.compiler.lowering.lower import Launch, OnHost, Rest, View
+from weft.compiler.passes import for_target, optimize
+from weft.compiler.reports.profile import KernelProfile, Profile
 from weft.core.errors import ArgumentError
 from weft.core.version import VERSION
-from weft.executor import Module
-from weft.executor.constants import ReloadedConstants
-from weft.executor.lower import Launch, OnHost, Rest, View
-from weft.executor.passes import for_target, optimize
-from weft.executor.profile import KernelProfile, Profile
 from weft.explore.graphs import node_data, pass_data, plain_node
 from weft.explore.kernels import kernel_data
 from weft.explore.memory import memory_data

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.codegen.llvm.compile import emit_assembly
-from weft.executor import Module
-from weft.executor.lower import program_of
-from weft.executor.program import build_program
+from weft.compiler import Module
+from weft.compiler.kernels.program import build_program
+from weft.compiler.lowering.lower import program_of
 from weft.graph.ir import Graph
 from weft.targets.base import Target
 from weft.te.tensor import Tensor

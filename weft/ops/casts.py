@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, GraphError, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.ops.elementwise_support import element_type, kernel
+from weft.ops.elementwise_support import FLOAT8, element_type, kernel
 
 _ORDINARY_INTEGERS = frozenset("int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SATURATING = frozenset("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz".split())
@@ -137,7 +137,9 @@ def _cast(c: Evaluate, x: Array, like: Array | None = None) -> Array:
 
 
 @kernel
-def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor:
+def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor | None:
+    if c.outputs[0].dtype in FLOAT8 and (not c.get("saturate", 1) or x.dtype.bits == 64):
+        return None
     return te.stage(c.out_dims(), lambda *i: x[i].astype(c.outputs[0].dtype), name="cast")
 
 

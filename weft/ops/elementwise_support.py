@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 
 from weft import te
+from weft.expr.float8 import FLOAT8_FORMS
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, broadcast
 from weft.graph.signature import ELEMENTS
 
-KERNEL_TYPES = ELEMENTS["number"] | {"bool"}
+FLOAT8 = frozenset(FLOAT8_FORMS)
+KERNEL_TYPES = ELEMENTS["number"] | {"bool"} | FLOAT8
 """The element types that compiled kernels read and write."""
 
-NARROW_FLOATS = frozenset(("float16", "bfloat16"))
+NARROW_FLOATS = frozenset(("float16", "bfloat16")) | FLOAT8
 _NARROW_NUMPY = frozenset(NUMPY_TYPES[name] for name in NARROW_FLOATS & NUMPY_TYPES.keys())
 
 ELEMENT_TYPES: dict[int, str] = {

@@ -95,7 +95,7 @@ register(
     takes="inputs, more:inputs?, ...",
     traits="joins speculatable",
 )
-# A Concat of two that native loops compute in the memory of the first (executor/control.py).
+# A Concat of two that native loops compute in the memory of the first (compiler/control/parts.py).
 register("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs")
 
 

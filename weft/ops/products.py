@@ -121,11 +121,11 @@ register(
 
 
 def _infer_narrow(c: Infer) -> list[Type]:
-    return infer_product(c, 0, 1, c.tensor(0).dtype)
+    return infer_product(c, 0, 1, "float32")
 
 
 def _evaluate_narrow(c: Evaluate, a: Array, b: Array) -> Array:
-    return multiply_arrays(a, b.astype(a.dtype), a.dtype)
+    return np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32)))
 
 
 register(
@@ -135,7 +135,7 @@ register(
     _compute_matmul,
     "complex",
     domain=NARROW_DOMAIN,
-    takes="A:float32, B:bfloat16|float16",
+    takes="A:float32|float8_e4m3fn|float8_e5m2, B:bfloat16|float16|float8_e4m3fn|float8_e5m2",
     traits="heavy",
     multiplies=2,
 )

@@ -17,7 +17,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.graph.signature import ELEMENTS
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import element_type, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import FLOAT8, element_type, kernel, wide, wide_type, widen
 from weft.ops.reductions_support import reduce_axes
 
 LIMITS = {
@@ -123,17 +123,17 @@ def _quantize(c: Evaluate, x: Array, scale: Array, zero: Array | None = None) ->
 @kernel
 def _compute_quantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None = None) -> te.Tensor | None:
     to, shape = c.outputs[0].dtype, c.out_shape()
-    if to not in LIMITS:
+    if to not in LIMITS and (to not in FLOAT8 or not c.get("saturate", 1)):
         return None
-    kind, (low, high) = _precision(c, scale.dtype.name), LIMITS[to]
+    kind, (low, high) = _precision(c, scale.dtype.name), LIMITS.get(to, (0, 0))
 
     def body(*indices: Any) -> Expr:
         divisor = widen(_at(c, scale, indices, shape).astype(kind))
         quotient = widen((widen(x[indices].astype(kind)) / divisor).astype(kind))
-        level = te.round(quotient)
+        level = quotient if to in FLOAT8 else te.round(quotient)
         if zero is not None:
             level = level + _at(c, zero, indices, shape).astype(level.dtype)
-        return te.clip(level, low, high).astype(to)
+        return level.astype(to) if to in FLOAT8 else te.clip(level, low, high).astype(to)
 
     return te.stage(shape, body, name="quantize")
 
@@ -176,7 +176,8 @@ def _dequantize(c: Evaluate, x: Array, scale: Array, zero: Array | None = None) 
 @kernel
 def _compute_dequantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None = None) -> te.Tensor:
     to, shape = c.outputs[0].dtype, c.out_shape()
-    kind, exact = wide_type(to), "int64" if x.dtype.name == "int32" else "int32"
+    kind = wide_type(to)
+    exact = kind if x.dtype.is_float else "int64" if x.dtype.name == "int32" else "int32"
 
     def body(*indices: Any) -> Expr:
         level: Expr = x[indices]

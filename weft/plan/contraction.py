@@ -132,6 +132,9 @@ def is_sum_of_products(facts: Facts) -> bool:
         return False
     if not any(node.dtype is store.value.dtype for node in walk(store.value, Mul)):
         return False
+    terms = [e for e in (store.value.a, store.value.b) if type(e) is Mul] if type(store.value) is Add else []
+    if any(structural_equal(term.a, term.b) for term in terms):
+        return False  # squares have one operand
     spread = {frozenset(axis.var for axis in facts.spatial if uses(load, axis)) for load in facts.loads}
     return len(spread) > 1
 

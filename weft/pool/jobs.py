@@ -25,10 +25,10 @@ from typing import Any, TypeVar
 from weft.builder import Built
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol
+from weft.compiler.export import tools
+from weft.compiler.export.serial import serial_ir
+from weft.compiler.kernels.build import KernelCompiler
 from weft.core.errors import InternalError, WeftError
-from weft.executor.export import tools
-from weft.executor.export.serial import serial_ir
-from weft.executor.kernels import KernelCompiler
 from weft.loop.ir import Func
 from weft.loop.parser import parse_func
 from weft.pool.device import PoolError, Ran

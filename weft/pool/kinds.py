@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.executor.inputs import random_array
-from weft.executor.kernels import Packing
+from weft.compiler.kernels.build import Packing
+from weft.compiler.reports.inputs import random_array
 from weft.expr.digits import Digit
 from weft.graph.ir import TensorType
 from weft.pool.device import PoolError

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.codegen.llvm.compile import emit_object
-from weft.executor.export.plan import make_plan, padded
-from weft.executor.module import Module, compile_graph
-from weft.executor.native import driver_ir
-from weft.executor.workers import elsewhere
+from weft.compiler.export.plan import make_plan, padded
+from weft.compiler.kernels.workers import elsewhere
+from weft.compiler.lowering.native import driver_ir
+from weft.compiler.module import Module, compile_graph
 from weft.graph.ir import Graph
 from weft.loop.ir import Func
 from weft.pool import jobs

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from weft.compiler.kernels.build import lift_scheduled
+from weft.compiler.kernels.program import GroupProgram
 from weft.core.errors import WeftError
-from weft.executor.kernels import lift_scheduled
-from weft.executor.program import GroupProgram
 from weft.loop.verifier import verify
 from weft.plan.sketch import Point
 from weft.pool import jobs

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.compiler import compile
 from weft.core.errors import ArgumentError
-from weft.executor import compile
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.infer import infer
 from weft.graph.passes.normalize import normalize

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.executor import compile
+from weft.compiler import compile
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Names, graph_values, substitute_values

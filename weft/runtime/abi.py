@@ -1,6 +1,6 @@
 """What compiled code and the process that runs it must agree on, in one list; a change of any of it is another ABI.
 
-A module file carries the list's hash, and so does the name of each driver (`executor/abi.py`).
+A module file carries the list's hash, and so does the name of each driver (`compiler/lowering/abi.py`).
 """
 
 from __future__ import annotations

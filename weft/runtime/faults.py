@@ -6,7 +6,7 @@ A driver, which calls many kernels, puts the number of the one that failed above
 from __future__ import annotations
 
 NO_MEMORY, OUTSIDE = 1, 5
-"""2 to 4 are codes of a library for C alone (`executor/export/api.py`)."""
+"""2 to 4 are codes of a library for C alone (`compiler/export/api.py`)."""
 KERNEL_SHIFT = 8
 REASONS = {
     NO_MEMORY: "there was not enough memory for its intermediate arrays",

@@ -1,7 +1,7 @@
 """Native code from a file in this process, opened by the system's own loader; and the native runtime, of which a
 process has one.
 
-In: the bytes of a shared library, as `executor/link.py` makes one of each compiled form. Out: a `Library` that gives
+In: the bytes of a shared library, as `compiler/saved/link.py` makes one of each form. Out: a `Library` that gives
 the addresses of its functions. A library brings a native runtime (thread pool and allocator): the first that is opened
 in a process gives it to all that come later, those that are compiled here included. Its kernels call the runtime
 through a table that `weft_bind` fills.

@@ -104,13 +104,15 @@ class ThreadFacts:
     vector_bytes: int = 16
     """The widest load or store of one thread."""
     tensor_cores: frozenset[str] = frozenset()
-    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8"."""
+    """The element types that matrix instructions take: "float16", "bfloat16", "tfloat32", "int8", "float8"."""
     has_warpgroups: bool = False
     """Whether matrix instructions take operands in shared memory for 128 threads together."""
     has_async_copy: bool = False
     """Whether copies into shared memory can run while threads do other work."""
     overlaps_launches: bool = False
     """Whether a kernel can be launched while the one before it runs, and wait for it by itself."""
+    exchanges_registers: bool = False
+    """Whether threads that run in step can read one another's registers."""
     gigahertz: float = 1.0
     lanes: int = 128
     """Multiplications and additions of float32 that a multiprocessor does in one cycle."""
@@ -425,6 +427,9 @@ class Algorithms:
     """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
     narrow: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
     """For `narrow_weights`: whether so many rows wait for a weight of so many bytes."""
+    merged: Callable[[Target], Callable[[int, int, Sequence[int], bool], bool]] | None = _optional()
+    """For `merge_products`: whether products of so many rows (0: an open number) and elements with matrices of so many
+    columns each are faster as one, where elementwise work on them is or is not an epilogue of theirs."""
     products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = _optional("model_bytes")
     """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
     offload: Callable[[Graph, Target], Graph] | None = _function("graph", "target", may_lack=True)

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from weft.builder import Built, DeviceBuilt
+from weft.compiler.kernels.build import Packing, lift_scheduled
+from weft.compiler.kernels.program import GroupProgram
+from weft.compiler.lowering.weights import LEAST_BYTES, WeightBlocks
+from weft.compiler.steps import aligned_array
 from weft.core.errors import InternalError, RuntimeFault, WeftError
-from weft.executor.kernels import Packing, lift_scheduled
-from weft.executor.program import GroupProgram
-from weft.executor.steps import aligned_array
-from weft.executor.weights import LEAST_BYTES, WeightBlocks
 from weft.loop.ir import Func
 from weft.loop.verifier import verify
 from weft.plan.sketch import Point

@@ -22,13 +22,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from weft.compiler.module import bind_shapes, compile_graph
+from weft.compiler.passes import for_target, optimize
+from weft.compiler.precision import check_precision, machine_of
+from weft.compiler.reports.inputs import random_array
+from weft.compiler.specialize import lower_graph
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
-from weft.executor.inputs import random_array
-from weft.executor.module import bind_shapes, compile_graph
-from weft.executor.passes import for_target, optimize
-from weft.executor.precision import check_precision, machine_of
-from weft.executor.specialize import lower_graph
 from weft.graph.ir import Graph, TensorType
 from weft.graph.passes.algorithms import choosing
 from weft.graph.structural import structure_key
@@ -390,7 +390,7 @@ def compile_tuned(
 
     With "background" it is compiled at once, and tuned beside its use (`background.py`).
     """
-    from weft.executor import compile as compile_model
+    from weft.compiler import compile as compile_model
 
     graph = model
     if not isinstance(model, Graph):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.compiler.kernels.program import GroupProgram
 from weft.core.errors import ScheduleError
-from weft.executor.program import GroupProgram
 from weft.plan.derived import NAME as DERIVED
 from weft.plan.derived import tiled
 from weft.plan.planner import Choice, Unit, analytic, picking

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weft.compiler.kernels.build import program_key, program_text
+from weft.compiler.kernels.program import GroupProgram
+from weft.compiler.lowering.lower import Launch, Lowered, program_of
+from weft.compiler.reports.inputs import random_array
 from weft.core.errors import ExpressionError
-from weft.executor.inputs import random_array
-from weft.executor.kernels import program_key, program_text
-from weft.executor.lower import Launch, Lowered, program_of
-from weft.executor.program import GroupProgram
 from weft.expr.nodes import Buffer, int_value
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.loop.tree import blocks_in

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from weft.compiler.kernels.program import GroupProgram
 from weft.core.errors import ScheduleError
-from weft.executor.program import GroupProgram
 from weft.expr.nodes import int_value
 from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.schedule import Schedule

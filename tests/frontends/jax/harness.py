@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from tests.frontends import shares
+from weft.compiler import compile
 from weft.core.errors import WeftError
-from weft.executor import compile
 from weft.frontends.jax import load
 from weft.graph.interpreter import interpret_graph
 

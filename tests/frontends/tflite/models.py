@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 
 from tests.frontends import shares
+from weft.compiler import compile
 from weft.core.errors import WeftError
-from weft.executor import compile
 from weft.frontends.tflite import load
 from weft.graph.interpreter import interpret_graph
 

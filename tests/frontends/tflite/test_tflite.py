@@ -227,7 +227,7 @@ def test_a_quantized_network_compiles_to_integer_products(tmp_path):
     x = np.random.default_rng(2).integers(-128, 128, IMAGE).astype("i1")
     wanted, found = by_litert(data, [x])[0], compiled(x)
     assert found.dtype == np.int8 and np.abs(wanted.astype(int) - found.astype(int)).max() <= 1
-    from weft.executor.passes import optimize
+    from weft.compiler.passes import optimize
 
     made = {node.op for node in optimize(load(data).graph, {}, {}).nodes}
     assert {"ConvInteger", "MatMulInteger"} <= made

@@ -20,8 +20,8 @@ from torch.utils import _pytree as pytree
 
 from tests.frontends import shares
 from tests.frontends.torch.opinfo import compare, interpreted, operators
+from weft.compiler import compile
 from weft.core.errors import WeftError
-from weft.executor import compile
 
 FIRST = 6
 """Samples of each module: more of one are mostly the same operators at other sizes."""

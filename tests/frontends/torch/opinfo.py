@@ -23,8 +23,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tests.frontends import shares
+from weft.compiler import compile
 from weft.core.errors import WeftError
-from weft.executor import compile
 from weft.frontends.torch.calls import as_array, as_tensor
 from weft.frontends.torch.source import load
 from weft.graph.interpreter import interpret_graph

@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
+from weft.compiler.module import SizeWarning  # noqa: E402
 from weft.core.errors import ArgumentError, FrontendError, InternalError  # noqa: E402
-from weft.executor.module import SizeWarning  # noqa: E402
 from weft.frontends.torch import load  # noqa: E402
 from weft.frontends.torch.table import CONVERTERS  # noqa: E402
 from weft.graph.ir import NUMPY_TYPES  # noqa: E402

@@ -13,7 +13,7 @@ import weft  # noqa: E402
 import weft.torch_backend  # noqa: E402, F401  (registers the backend)
 from tests.frontends.torch import zoo  # noqa: E402
 from tests.frontends.torch.opinfo import interpreted, operators, outcome  # noqa: E402
-from weft.executor.passes import optimize  # noqa: E402
+from weft.compiler.passes import optimize  # noqa: E402
 from weft.frontends.torch import load  # noqa: E402
 from weft.graph.structural import structure_key  # noqa: E402
 

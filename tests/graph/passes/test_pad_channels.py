@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from weft.compiler.passes import for_target, optimize
 from weft.core.knobs import knobs
-from weft.executor.passes import for_target, optimize
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Array, Graph, Node, Value
 from weft.graph.passes.pad_channels import Prices, Sides, pad_channels, padded, parts, sources

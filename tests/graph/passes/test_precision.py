@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 import weft.ops  # noqa: F401
-from tests.executor.graphs import attention, convnet, mlp, random_inputs, recurrent
+from tests.compiler.graphs import attention, convnet, mlp, random_inputs, recurrent
 from tests.graph.strategies import arrays_for, graphs
 from tests.graph.verifier import verify_graph
-from weft.executor import compile
+from weft.compiler import compile
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import GraphError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import weft.ops  # noqa: F401
-from weft.executor import compile
-from weft.executor.passes import optimize
+from weft.compiler import compile
+from weft.compiler.passes import optimize
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.fuse import fuse

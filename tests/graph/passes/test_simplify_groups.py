@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.executor.graphs import check, random_inputs
+from tests.compiler.graphs import check, random_inputs
 from weft.graph.passes.simplify import simplify
 from weft.models.builder import Builder
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import weft.ops  # noqa: F401
-from tests.executor.test_bodies import Part
+from tests.compiler.control.test_bodies import Part
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import all_graphs
 from weft.graph.passes.infer import infer

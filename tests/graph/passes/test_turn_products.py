@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.executor.graphs import check, random_inputs
+from tests.compiler.graphs import check, random_inputs
 from weft.graph.passes.turn_products import turn_products
 from weft.models.builder import Builder
 

@@ -24,7 +24,7 @@ from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Buffer, Call, Expr, Var, int_value
-from weft.loop.ir import Func, Stmt, Store
+from weft.loop.ir import For, Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
 
@@ -170,9 +170,10 @@ block is there while a kernel before the one it waits for still runs, whose data
 
 
 def _bounds(module: Module, launch: Launch) -> str:
-    """What the compiler is told about a launch: its threads, and whether a multiprocessor gets one block at most.
+    """What the compiler is told about a launch: its threads, and how many blocks a multiprocessor has to hold.
 
     Unless it knows that, NVIDIA's compiler saves registers for further blocks, and loads wait for one another instead.
+    A schedule says so by the annotation "resident" of a loop over blocks; of few blocks each has one for itself.
     """
     if module.dialect.name == "opencl":
         return f" __attribute__((reqd_work_group_size({', '.join(map(str, launch.block))})))"
@@ -182,7 +183,9 @@ def _bounds(module: Module, launch: Launch) -> str:
     sizes = [int_value(size) for size in launch.grid]
     blocks = None if None in sizes else math.prod(size for size in sizes if size is not None)
     alone = facts is not None and blocks is not None and blocks <= facts.multiprocessors
-    return f" __launch_bounds__({math.prod(launch.block)}{', 1' if alone else ''})"
+    loops = [s for s in walk_stmts(launch.body) if isinstance(s, For) and s.kind == "thread"]
+    held = 1 if alone else max((int(s.annotations.get("resident", 0)) for s in loops), default=0)
+    return f" __launch_bounds__({math.prod(launch.block)}{f', {held}' if held else ''})"
 
 
 def _read_scalar(c: Context, param: Var) -> None:

@@ -23,7 +23,7 @@ from weft.frontends.jax.importer import _NOT_THE_USERS, import_jaxpr
 
 @dataclass
 class Calls:
-    """The form of a call (see `weft.executor.structured`)."""
+    """The form of a call (see `weft.compiler.structured`)."""
 
     arguments: Any
     """The structure of (args, kwargs)."""

@@ -33,7 +33,7 @@ MOST_FOLDED = 4096
 
 @dataclass
 class Calls:
-    """How a model is called: arrays by place or name; variables are kept (see `weft.executor.structured`)."""
+    """How a model is called: arrays by place or name; variables are kept (see `weft.compiler.structured`)."""
 
     names: list[str]
     results: int

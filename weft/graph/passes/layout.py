@@ -103,9 +103,9 @@ class _Chooser:
         for group in self.groups:
             for value in group.outputs:
                 factor = self.block(value)
-                if not factor or not (self.makes(group, blocked) or self.feeds(group, value)):
+                if not factor or not (self.makes(group, value, blocked) or self.feeds(group, value)):
                     continue
-                takers = [g for g in self.readers.get(value, ()) if self.takes(g)]
+                takers = [g for g in self.readers.get(value, ()) if self.takes(g, value)]
                 if len(takers) == len(self.readers.get(value, ())) and takers and value not in self.wanted:
                     blocked[value] = factor
                 elif takers:
@@ -121,10 +121,10 @@ class _Chooser:
         made: list[Group] = []
         for group in self.groups:
             own = {v: copies[v] for v in group.outputs if v in copies}
-            taken = {v: copies[v] for v in group.inputs if v in copies} if self.takes(group) else {}
+            taken = {v: copies[v] for v in group.inputs if v in copies and self.takes(group, v)}
             made.append(_renamed(group, {**own, **taken}) if own or taken else group)
             for plain, blocks in own.items():
-                if plain in self.wanted or any(not self.takes(g) for g in self.readers.get(plain, ())):
+                if plain in self.wanted or any(not self.takes(g, plain) for g in self.readers.get(plain, ())):
                     made.append(Group([Node("Identity", [blocks], [plain])], [blocks], [plain], "injective", None))
         return made
 
@@ -143,8 +143,8 @@ class _Chooser:
         """Whether a node works on channels apart."""
         return _is_channelwise(node)
 
-    def makes(self, group: Group, blocked: Mapping[Value, int]) -> bool:
-        """Whether a group writes channels in blocks."""
+    def makes(self, group: Group, value: Value, blocked: Mapping[Value, int]) -> bool:
+        """Whether a group writes the channels of one of its values in blocks."""
         if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         if group.anchor is not None and _mixes_channels(group.anchor):
@@ -165,8 +165,8 @@ class _Chooser:
             for r in readers
         )
 
-    def takes(self, group: Group) -> bool:
-        """Whether a group reads channels in blocks as well as whole."""
+    def takes(self, group: Group, value: Value) -> bool:
+        """Whether a group reads the channels of a value in blocks as well as whole."""
         if group.kind in ("host", "opaque") or group.is_view or not all(map(self.apart, group.nodes)):
             return False
         return group.anchor is None or not has(group.anchor, "convolution") or self.convolves(group.anchor)
@@ -181,7 +181,7 @@ class _Chooser:
 
     def layout(self, value: Value, factor: int) -> Layout:
         """Blocks of `factor` channels, inside the border that the windows over a value read around it."""
-        takers = list(filter(self.takes, self.readers.get(value, ())))
+        takers = [group for group in self.readers.get(value, ()) if self.takes(group, value)]
         windows = [n for group in takers for n in group.nodes if has(n, "bordered") and n.inputs[0] is value]
         fills = {int(node.attributes.get("border", 0)) for node in windows if any(map(any, _padding(node)))}
         widths = [[0, 0] for _ in value.tensor.static]
@@ -231,6 +231,37 @@ class _Whole(_Chooser):
         """Whether a node works on channels apart, or on groups of them."""
         return _is_channelwise(node) or (has(node, "groups_channels") and _keeps_channels(node))
 
+    def makes(self, group: Group, value: Value, blocked: Mapping[Value, int]) -> bool:
+        """The same, or the group turns channels that lay last to where they belong, and works on them apart."""
+        return super().makes(group, value, blocked) or (
+            group.kind not in ("host", "opaque") and not group.is_view and self._turned(group, value, blocked)
+        )
+
+    def _turned(self, group: Group, value: Value, blocked: Mapping[Value, int]) -> bool:
+        """Whether a value comes from turned ones, and from others whose channels lie together."""
+        maker = next((node for node in group.nodes if value in node.outputs), None)
+        if maker is None:
+            return value in blocked
+        if _turns(maker, to_last=False):
+            return True
+        large = [v for v in maker.inputs if v is not None and _images(v) and v not in self.plain]
+        return self.apart(maker) and bool(large) and all(self._turned(group, v, blocked) for v in large)
+
+    def takes(self, group: Group, value: Value) -> bool:
+        """The same, or what the group makes of a value is at last turned, so that its channels are last."""
+        if super().takes(group, value):
+            return True
+        if group.kind in ("host", "opaque") or group.is_view:
+            return False
+        channels_first = {value}
+        for node in group.nodes:
+            if channels_first.isdisjoint(node.inputs) or _turns(node, to_last=True):
+                continue
+            if not self.apart(node) or (has(node, "convolution") and not self.convolves(node)):
+                return False
+            channels_first.update(node.outputs)
+        return True
+
     def convolves(self, anchor: Node) -> bool:
         """Whether a convolution reads channels together: one in groups has its channels apart."""
         groups = int(anchor.attributes.get("group", 1))
@@ -242,7 +273,7 @@ class _Whole(_Chooser):
         is_norm = group.kind == "reduction" and all(map(self.apart, group.nodes))
         if not (group.kind == "injective" or is_norm) or group.is_view or value in self.wanted:
             return False
-        return all(map(self.takes, readers)) and any(
+        return all(self.takes(r, value) for r in readers) and any(
             r.anchor is not None and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value for r in readers
         )
 
@@ -264,6 +295,15 @@ def _bytes(kind: TensorType) -> int:
 def _mixes_channels(anchor: Node) -> bool:
     """Whether a node makes blocks of channels from anything: a convolution that is not divided into groups."""
     return has(anchor, "convolution") and int(anchor.attributes.get("group", 1)) == 1
+
+
+def _turns(node: Node, to_last: bool) -> bool:
+    """Whether a node moves the channels of images behind their places, or from there to where they belong."""
+    if node.op != "Transpose" or not _images(node.outputs[0]):
+        return False
+    rank = len(node.outputs[0].tensor.static)
+    last, first = [0, *range(2, rank), CHANNEL], [0, rank - 1, *range(1, rank - 1)]
+    return list(node.attributes.get("perm") or range(rank)[::-1]) == (last if to_last else first)
 
 
 def _renamed(group: Group, names: Mapping[Value, Value]) -> Group:

@@ -2,6 +2,8 @@
 
     %y = MatMul(%x, const w)     ->     %y = weft.NarrowMatMul(%x, const narrow)        w as bfloat16, or float16
 
+Weights (or both operands) of float8 come from `quantized`, and stay where a machine multiplies them, or waits for them.
+
 Nothing is rounded: every weight has a number of the narrow type for its own. (A model with such weights and float32
 activations has a Cast before each product, which folding has computed.) Weights are widened in registers, products and
 sums are float32 as before; half as many bytes are read. How many rows are few, a callback says.
@@ -10,11 +12,12 @@ sums are float32 as before; half as many bytes are read. How many rows are few, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 
 from weft.core import model
+from weft.expr.float8 import FLOAT8_FORMS
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
 from weft.graph.opspec import has
 from weft.graph.passes.support import Replacement, Scope, rewritten, swap
@@ -53,6 +56,31 @@ def _narrow(node: Node, scope: Scope, worth: Worth) -> Replacement:
     product = scope.make(node, NAME, inputs, DOMAIN)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     return product if bias is None else swap(node, "Add", [product, bias])
+
+
+def plain_products(graph: Graph, known: Container[str], worth: Worth | None) -> Graph:
+    """The graph with products of float8 as those of float32, where a machine has none and does not wait for them."""
+
+    def plain(node: Node, scope: Scope) -> Replacement:
+        if (node.op, node.domain) != (NAME, DOMAIN) or None in node.inputs:
+            return None
+        (a, b), (x, w) = node.inputs, (value.tensor for value in node.inputs if value is not None)
+        if w.dtype not in FLOAT8_FORMS or (x.dtype in known and w.dtype in known):
+            return None
+        if x.dtype == "float32" and worth is not None and x.is_static and scope.constant(b) is not None:
+            if worth(math.prod(x.static[:-1]), 4 * math.prod(w.static)):
+                return None
+        wide = []
+        for value in (a, b):
+            array = scope.constant(value)
+            if array is not None:
+                value = scope.new_constant(array.astype(np.float32), f"{node.outputs[0].name}_wide")
+            elif value.tensor.dtype != "float32":
+                value = scope.make(node, "Cast", [value], to=1)
+            wide.append(value)
+        return swap(node, "MatMul", wide)
+
+    return rewritten(graph, plain)
 
 
 def narrow_form(array: Array) -> Array | None:

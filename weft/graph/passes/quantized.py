@@ -21,9 +21,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.expr.float8 import FLOAT8_FORMS
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, all_graphs, dtype_name
 from weft.graph.opspec import has
 from weft.graph.passes.infer import results_of
+from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
+from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.passes.support import Replacement, Rule, Scope, until_stable
 
 BYTES = ("int8", "uint8")
@@ -76,6 +79,11 @@ class _Quantized:
         self.axis = axis
 
     @property
+    def is_float(self) -> bool:
+        """Whether its numbers are float8."""
+        return self.value.tensor.dtype in FLOAT8_FORMS
+
+    @property
     def is_uniform(self) -> bool:
         """Whether one scale and one zero point hold for the whole tensor."""
         return self.axis is None
@@ -103,7 +111,9 @@ def _described(
     if zero is None:
         return None
     numbers = _known(source, scope)
-    narrow = source.type.dtype in BYTES or (numbers is not None and source.type.dtype in ("int4", "uint4"))
+    if source.type.dtype in FLOAT8_FORMS and np.any(zero):
+        return None
+    narrow = source.type.dtype in (*BYTES, *FLOAT8_FORMS) or (numbers is not None and source.type.dtype in ("int4", "uint4"))
     if not narrow:
         return None
     whole = zero.astype(np.int32)
@@ -160,7 +170,7 @@ def _integer_convolution(
     node: Node, data: _Quantized, weight: _Quantized, scope: Scope
 ) -> tuple[Value, Array, Array] | None:
     """The raw sums, what takes the zero point off, and the scale; both shaped to broadcast with the result."""
-    if not data.is_uniform or weight.numbers is None or weight.axis not in (None, 0):
+    if not data.is_uniform or weight.numbers is None or weight.axis not in (None, 0) or data.is_float or weight.is_float:
         return None
     rank = weight.numbers.ndim
     each = (-1, *[1] * (rank - 1))
@@ -259,7 +269,7 @@ def _integer_product(
 def _product(node: Node, scope: Scope) -> Replacement:
     """MatMul and Gemm of dequantized operands."""
     data, weight = _dequantized(node.inputs[0], scope), _dequantized(node.inputs[1], scope)
-    if data is None or weight is None or node.attributes.get("transA", 0):
+    if weight is None or node.attributes.get("transA", 0) or (data is None and not weight.is_float):
         return None
     alpha, beta = float(node.attributes.get("alpha", 1.0)), float(node.attributes.get("beta", 1.0))
     bias = node.inputs[2] if len(node.inputs) > 2 and beta != 0 else None
@@ -269,12 +279,35 @@ def _product(node: Node, scope: Scope) -> Replacement:
         weight = _turned(weight)
     if weight is None:
         return None
+    if data is None or data.is_float or weight.is_float:
+        return _float_product(node, data, weight, alpha, bias, scope)
     if weight.numbers is None and bias is None and data.is_uniform and weight.is_uniform:
         return _product_of_data(node, data, weight, alpha, scope)
     found = _integer_product(node, data, weight, scope)
     if found is None:
         return None
     return _finished(node, found[0], found[1], found[2] * np.float32(alpha), bias, scope)
+
+
+def _float_product(
+    node: Node, data: _Quantized | None, weight: _Quantized, alpha: float, bias: Value | None, scope: Scope
+) -> Replacement:
+    """A product of float8, or with weights of it; the scale is one, or one for each row or column of the result."""
+    x = node.inputs[0]
+    if data is None:
+        if weight.numbers is None or x is None or not isinstance(x.type, TensorType) or x.type.dtype != "float32":
+            return None
+        data = _Quantized(x, None, np.ones((), np.float32), np.zeros((), np.int32), None)
+    elif not (data.is_float and weight.is_float):
+        return None
+    if weight.value.tensor.rank != 2 or weight.axis not in (None, 1) or data.axis not in (None, data.value.tensor.rank - 2):
+        return None
+    matrix = weight.value
+    if weight.numbers is not None:
+        matrix = scope.new_constant(np.ascontiguousarray(weight.numbers), f"{weight.value.name}_numbers")
+    total = scope.make(node, NARROW_MATMUL, [data.value, matrix], NARROW_DOMAIN)
+    rows = data.scale if data.is_uniform else data.scale.reshape(-1, 1)
+    return _finished(node, total, np.zeros((), np.int32), rows * weight.scale * np.float32(alpha), bias, scope)
 
 
 def _turned(weight: _Quantized) -> _Quantized | None:

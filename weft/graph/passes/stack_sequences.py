@@ -4,7 +4,7 @@
     %rows = Loop(…, %s) {%t = SequenceInsert(%s, %x)}  ->   %rows = Loop(…, %s) {%t = Concat(%s, Unsqueeze(%x, 0))}
     %y = ConcatFromSequence(%rows, axis=0)                  %y = Reshape(%rows, [-1, 32])
 
-Kernels know tensors only, and what grows by a row in a loop stays in native code (`executor/control.py`). Values that
+Kernels know tensors only, and what grows by a row in a loop stays in native code (`compiler/control/`). Values that
 are handed from one node to another (through branches and loops, too) are one family; a family is left as it is where
 one of its nodes is none of those below, where the caller sees one of its values, or where elements differ in shape.
 """

@@ -3,7 +3,7 @@
     %new = TensorScatter(%past, %rows, %starts)     ->     %copy = weft.Copy(%past)
     graph (%past, …) -> (%new, …)                          %new = weft.UpdateRows(%copy, %rows, %starts)
 
-UpdateRows writes its rows into the memory of its first input (`executor/lower.py` lays the two in one place), and the
+UpdateRows writes its rows into the memory of its first input (`lowering/lower.py` lays the two in one place), and the
 driver passes over a Copy onto itself: a caller who gives the array of %past as `out` for %new moves no more than the
 rows, another caller gets a new array and keeps the old one. Nothing else may read %past.
 """

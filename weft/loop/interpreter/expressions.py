@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from weft.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
+from weft.core.dtypes import FLOAT32, FLOAT64, DType
 from weft.core.errors import InterpreterError
 from weft.expr.intrinsics import PURE
 from weft.expr.nodes import (
@@ -52,6 +52,7 @@ from weft.expr.nodes import (
 from weft.expr.visit import walk
 from weft.loop.interpreter.emitter import Emitter, Place, Value, literal
 from weft.loop.interpreter.values import (
+    TABLES,
     integer_to_float32,
     pure_function,
     reinterpret,
@@ -60,7 +61,6 @@ from weft.loop.interpreter.values import (
 )
 
 _SYMBOL = {Add: "+", Sub: "-", Mul: "*", EQ: "==", NE: "!=", LT: "<", LE: "<="}
-_ROUND = {FLOAT16: "round_float16", BFLOAT16: "round_bfloat16"}
 TRUE, FALSE = Value("True", 1, 1), Value("False", 0, 0)
 
 
@@ -177,7 +177,7 @@ class Expressions(Emitter):
             self.emit(f"Z[0] = {code}")
             self.emit(f"{name} = Z[0]")
         else:
-            self.emit(f"{name} = {_ROUND[kind]}({code})")
+            self.emit(f"{name} = {TABLES[kind]}_values[{TABLES[kind]}_bits({code})]")
         return Value(name)
 
     def unrounded(self, e: Expr) -> str:
@@ -460,8 +460,8 @@ class Expressions(Emitter):
         self.track_read(place, names, position, indices, "load")
         kind = e.buffer.dtype
         code = f"{names.view}[{position}]"
-        if kind in _ROUND:
-            code = f"{'HALF' if kind is FLOAT16 else 'BFLOAT'}[{code}]"
+        if kind in TABLES:
+            code = f"{TABLES[kind]}_values[{code}]"
         name = self.fresh("t")
         self.emit(f"{name} = {code}")
         return Value(name, *_int_range(kind))

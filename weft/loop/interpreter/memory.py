@@ -60,8 +60,8 @@ class Memory:
         self.buffer = buffer
         self.strides = strides
         self.data = data
-        half = buffer.dtype.is_float and buffer.dtype.bits == 16
-        self.view: Any = memoryview(data.view(np.uint16) if half else data)  # type: ignore[arg-type, unused-ignore]
+        bits = f"u{data.itemsize}" if buffer.dtype.is_float and buffer.dtype.bits <= 16 else data.dtype
+        self.view: Any = memoryview(data.view(bits))  # type: ignore[arg-type, unused-ignore]
         self.initialized = bytearray(len(data)) if undefined else None
         self.writer = [0] * len(data) if levels else []
         self.readers = [[0] * len(data) for _ in range(levels)]

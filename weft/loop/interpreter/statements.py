@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from weft.core.dtypes import BFLOAT16, FLOAT16
 from weft.core.errors import InterpreterError
 from weft.expr.intrinsics import PURE
 from weft.expr.nodes import Buffer, Call, Expr
@@ -33,6 +32,7 @@ from weft.loop.interpreter.placement import (
     shared_inside,
     written_buffers,
 )
+from weft.loop.interpreter.values import TABLES
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_stmts, walk_stmts
 
@@ -399,11 +399,8 @@ class Statements(Expressions):
 
 
 def _encoded(buffer: Buffer, code: str) -> str:
-    if buffer.dtype is FLOAT16:
-        return f"float16_bits({code})"
-    if buffer.dtype is BFLOAT16:
-        return f"bfloat16_bits({code})"
-    return code
+    name = TABLES.get(buffer.dtype)
+    return code if name is None else f"{name}_bits({code})"
 
 
 def _readable(name: str) -> str:

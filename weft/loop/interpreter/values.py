@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from weft.core.dtypes import BFLOAT16, FLOAT8, FLOAT16, FLOAT32, DType
+from weft.expr.float8 import FLOAT8_FORMS
 from weft.expr.intrinsics import PURE
 from weft.expr.nodes import wrap
 
@@ -26,8 +27,8 @@ _EXACT = 1 << 53
 
 @functools.cache
 def half_table(kind: DType) -> list[float]:
-    """The value of each of the 65536 bit patterns of float16 or bfloat16."""
-    bits = np.arange(1 << 16, dtype=np.uint16)
+    """The value of each bit pattern of a float of 16 or 8 bits."""
+    bits = np.arange(1 << kind.bits, dtype=f"u{kind.bytes}")
     with np.errstate(invalid="ignore"):
         values: list[float] = bits.view(kind.numpy).astype(np.float64).tolist()
     return values
@@ -52,6 +53,25 @@ def bfloat16_bits(value: float) -> int:
     return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
 
 
+def _float8_bits(kind: DType) -> Callable[[float], int]:
+    """The bit pattern of the nearest float8, by way of the nearest float32; what is too large becomes the largest."""
+    bits, bias, most = FLOAT8_FORMS[kind.name]
+
+    def encode(value: float) -> int:
+        if value != value:
+            return 0x7F
+        code = int(_UNPACK_BITS32(_FLOAT32.pack(min(max(value, -most), most)))[0])
+        sign, body, unit = code >> 24 & 0x80, code & 0x7FFFFFFF, 23 - bits
+        if body < 128 - bias << 23:
+            return sign | round(abs(value) * 2.0 ** (bias - 1 + bits))
+        return sign | (body - (127 - bias << 23) + (1 << unit - 1) - 1 + (body >> unit & 1)) >> unit
+
+    return encode
+
+
+e4m3_bits, e5m2_bits = map(_float8_bits, FLOAT8)
+
+
 def round_float32(value: float) -> float:
     """The nearest float32."""
     try:
@@ -64,21 +84,14 @@ def round_float(value: float, kind: DType) -> float:
     """The value that a float dtype holds for a double."""
     if kind is FLOAT32:
         return round_float32(value)
-    if kind is FLOAT16:
-        return half_table(FLOAT16)[float16_bits(value)]
-    if kind is BFLOAT16:
-        return half_table(BFLOAT16)[bfloat16_bits(value)]
+    if kind in TABLES:
+        return half_table(kind)[_ENCODE[TABLES[kind]](value)]
     return float(value)
 
 
-def round_float16(value: float) -> float:
-    """The nearest float16."""
-    return half_table(FLOAT16)[float16_bits(value)]
-
-
-def round_bfloat16(value: float) -> float:
-    """The nearest bfloat16."""
-    return half_table(BFLOAT16)[bfloat16_bits(value)]
+TABLES = {FLOAT16: "float16", BFLOAT16: "bfloat16", **dict(zip(FLOAT8, ("e4m3", "e5m2")))}
+"""Narrow floats, and what generated code calls them: `float16_values` by bits, and `float16_bits` of a value."""
+_ENCODE = {"float16": float16_bits, "bfloat16": bfloat16_bits, "e4m3": e4m3_bits, "e5m2": e5m2_bits}
 
 
 def integer_to_float32(value: int) -> float:
@@ -195,8 +208,8 @@ def run_time_names() -> dict[str, Any]:
     single = np.zeros(1, np.float32)
     return {
         "Z": memoryview(single),  # type: ignore[arg-type, unused-ignore]
-        "HALF": half_table(FLOAT16),
-        "BFLOAT": half_table(BFLOAT16),
+        **{f"{name}_values": half_table(kind) for kind, name in TABLES.items()},
+        **{f"{name}_bits": encode for name, encode in _ENCODE.items()},
         "INF": math.inf,
         "NAN": math.nan,
         **{function.__name__: function for function in _CALLED},
@@ -204,6 +217,5 @@ def run_time_names() -> dict[str, Any]:
 
 
 _CALLED: tuple[Callable[..., Any], ...] = (
-    float16_bits, bfloat16_bits, round_float16, round_bfloat16, integer_to_float32, float_to_integer,
-    divide_by_zero, trunc_div, trunc_mod, float_mod, float_floor, shift_left, shift_right, popcount, leading_zeros,
+    integer_to_float32, float_to_integer, divide_by_zero, trunc_div, trunc_mod, float_mod, float_floor, shift_left, shift_right, popcount, leading_zeros,
 )  # fmt: skip

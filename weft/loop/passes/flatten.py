@@ -6,6 +6,8 @@
     A: int4[64, 5]                                   A: uint8[64, 3]          low bits first, a row starts at a byte
     B[i, j] = int32(A[i, j])                    ->   B[i * 5 + j] = int32(sign_extend(A[i * 3 + j // 2] >> j % 2 * 4))
 
+    C[i] = float8(B[i])                         ->   C[i] = the bits of the nearest one      (`expr/float8`)
+
 A store to a packed element reads its byte, changes some bits and writes it back. Where a parallel or vectorized loop
 would have two iterations do that to one byte, the loop becomes serial.
 """
@@ -14,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.core.dtypes import INT8, UINT8, DType
+from weft.core.dtypes import FLOAT8, FLOAT32, INT8, UINT8, DType
 from weft.core.errors import TargetError
+from weft.expr.float8 import narrowed, widened
 from weft.expr.nodes import (
     Address,
+    Binary,
     Buffer,
     Call,
     Cast,
@@ -44,6 +48,8 @@ def flatten(func: Func) -> Func:
     if func.annotations.get("flat"):
         return func
     flattener = _Flattener()
+    if _knows_float8(func):
+        func = _Float8().func(func)
     params = tuple(flattener.buffer(p) if isinstance(p, Buffer) else p for p in func.params)
     body = flattener.stmt(func.body)
     return func.replace(params=params, body=body, annotations={**func.annotations, "flat": True})
@@ -190,6 +196,57 @@ class _Flattener(Mutator):
         if s.kind in ("parallel", "vectorized") and _shares_bytes(s):
             return done.replace(kind="serial")
         return done
+
+
+def _knows_float8(func: Func) -> bool:
+    made = [s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate)]
+    return any(isinstance(b, Buffer) and b.dtype in FLOAT8 for b in (*func.params, *made))
+
+
+class _Float8(Mutator):
+    """Buffers of float8 become bytes; such a number is computed with as float32, and its bits are what is kept."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[Buffer, Buffer] = {}
+
+    def buffer(self, buffer: Buffer) -> Buffer:
+        if buffer.dtype not in FLOAT8:
+            return buffer
+        return self.bytes.setdefault(buffer, buffer.replace(dtype=UINT8))
+
+    def func(self, f: Func) -> Func:
+        params = tuple(self.buffer(p) if isinstance(p, Buffer) else p for p in f.params)
+        return super().func(f).replace(params=params)
+
+    def expr(self, e: Expr) -> Expr:
+        """An expression; of a float8, its bits."""
+        if isinstance(e, (Load, Address)):
+            indices = map_all(e.indices, self.expr)
+            buffer = self.buffer(e.buffer)
+            return Load(buffer, indices) if isinstance(e, Load) else Address(buffer, indices, e.mode)
+        if isinstance(e, Cast):
+            value = self._value(e.value)
+            return narrowed(value, e.dtype.name) if e.dtype in FLOAT8 else cast(value, e.dtype)
+        if isinstance(e, Const):
+            return self.expr(Cast(e.dtype, Const(e.value, FLOAT32))) if e.dtype in FLOAT8 else e
+        if isinstance(e, Binary) and e.a.dtype in FLOAT8:
+            made = type(e)(self._value(e.a), self._value(e.b))
+        elif isinstance(e, Call) and any(a.dtype in FLOAT8 and not isinstance(a, Address) for a in e.args):
+            made = Call(e.name, [self._value(a) for a in e.args], FLOAT32 if e.dtype in FLOAT8 else e.dtype)
+        else:
+            return self.generic(e)
+        return narrowed(made, e.dtype.name) if e.dtype in FLOAT8 else made
+
+    def _value(self, e: Expr) -> Expr:
+        return widened(self.expr(e), e.dtype.name) if e.dtype in FLOAT8 else self.expr(e)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        done = self.generic_stmt(s)
+        assert isinstance(done, Store)
+        return Store(self.buffer(s.buffer), done.indices, done.value, done.predicate)
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        return Allocate(self.buffer(s.buffer), self.stmt(s.body))
 
 
 def _inverse(e: Expr) -> Expr:

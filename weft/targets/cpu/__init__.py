@@ -21,6 +21,7 @@ TARGET = TargetSpec(
         weights=later("weft.targets.cpu.algorithms:weight_fixer"),
         few_bits=later("weft.targets.cpu.algorithms:panel_proposer"),
         narrow=later("weft.targets.cpu.algorithms:waits_for_weights"),
+        merged=later("weft.targets.cpu.algorithms:merger"),
         products=later("weft.targets.cpu.algorithms:proposer"),
         channels=later("weft.targets.cpu.channels:prices"),
     ),

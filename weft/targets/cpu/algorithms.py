@@ -85,6 +85,11 @@ def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     return lambda rows, size: rows <= model.MOST_WAITING_ROWS and size > cache // 2
 
 
+def merger(target: Target) -> Callable[[int, int, Sequence[int], bool], bool]:
+    """What `merge_products` asks: a kernel less is a meeting of the threads less, if none takes an epilogue's place."""
+    return lambda rows, inner, columns, epilogues: not epilogues
+
+
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
     """What `fix_weights` asks: few rows wait for weights from behind the second-level cache, if vectors are long enough
     to put the numbers together meanwhile."""

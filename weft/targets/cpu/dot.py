@@ -1,15 +1,19 @@
-"""Integer dot products in vector registers: AVX-512 VNNI on x86, the dot product extension on Arm.
+"""Integer dot products in vector registers: AVX-512 VNNI on x86, the dot product and the matrix extension on Arm.
 
     vnni_dot_u8s8        C[j] += sum over k < 4 of int32(A[k]) * int32(B[j, k])   16 columns; A unsigned, B signed bytes
     vnni_half_dot_u8s8   the same for 8 columns
     vnni_dot_s8u8        the same with A signed, B unsigned
     neon_dot_s8s8        the same for 4 columns of signed bytes
+    neon_dot_u8s8        the same with A unsigned
+    neon_square_u8s8     C[i, j] += sum over k < 8 of int32(A[i, k]) * int32(B[j, k])    2 rows, 2 columns; also s8s8, u8u8
 
-The four bytes of A are broadcast; C stays in a vector register while the loop around runs.
+The four bytes of A are broadcast; C stays in a vector register while the loop around runs. A square is one register,
+its rows behind one another, and is taken apart (`neon_store_square`) when its sums are complete.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,8 +22,8 @@ from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Call
 
-GROUP = 4
-"""Bytes of the reduction in one lane."""
+GROUP, SQUARE = 4, 8
+"""Bytes of the reduction in one lane, and in one row of a product of squares."""
 
 
 def _emit_dot(columns: int, instruction: str, right_first: bool = False) -> Callable[[Context, Call], str]:
@@ -50,6 +54,34 @@ def _emit_zero(columns: int) -> Callable[[Context, Call], str]:
     return emit
 
 
+def _emit_square(instruction: str) -> Callable[[Context, Call], str]:
+    def emit(c: Context, e: Call) -> str:
+        a, b, out, stride = e.args
+        first = c.pointer(a)
+        second = c.emit(f"getelementptr i8, ptr {first}, i64 {c.value(stride)}")
+        rows = [c.emit(f"load <8 x i8>, ptr {row}, align 1") for row in (first, second)]
+        both = ", ".join(f"i32 {i}" for i in range(16))
+        left = c.emit(f"shufflevector <8 x i8> {rows[0]}, <8 x i8> {rows[1]}, <16 x i32> <{both}>")
+        right = c.emit(f"load <16 x i8>, ptr {c.pointer(b)}, align 1")
+        pointer = c.pointer(out)
+        old = c.emit(f"load <4 x i32>, ptr {pointer}, align 4")
+        made = c.call("<4 x i32>", instruction, [f"<4 x i32> {old}", f"<16 x i8> {left}", f"<16 x i8> {right}"])
+        c.line(f"store <4 x i32> {made}, ptr {pointer}, align 4")
+        return "0"
+
+    return emit
+
+
+def _emit_store_square(c: Context, e: Call) -> str:
+    source, target, stride = e.args
+    square, first = c.emit(f"load <4 x i32>, ptr {c.pointer(source)}, align 4"), c.pointer(target)
+    second = c.emit(f"getelementptr i32, ptr {first}, i64 {c.value(stride)}")
+    for place, at in ((first, 0), (second, 2)):
+        row = c.emit(f"shufflevector <4 x i32> {square}, <4 x i32> poison, <2 x i32> <i32 {at}, i32 {at + 1}>")
+        c.line(f"store <2 x i32> {row}, ptr {place}, align 4")
+    return "0"
+
+
 X86: Mapping[str, Callable[[Context, Call], str]] = {
     "vnni_dot_u8s8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512"),
     "vnni_dot_s8u8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512", right_first=True),
@@ -60,6 +92,14 @@ X86: Mapping[str, Callable[[Context, Call], str]] = {
 ARM: Mapping[str, Callable[[Context, Call], str]] = {
     # The second operand can be a lane of a register: no broadcast is needed where that holds the bytes of A.
     "neon_dot_s8s8": _emit_dot(4, "llvm.aarch64.neon.sdot.v4i32.v16i8", right_first=True),
+    "neon_zero": _emit_zero(4),
+}
+ARM_MATRIX: Mapping[str, Callable[[Context, Call], str]] = {
+    "neon_dot_u8s8": _emit_dot(4, "llvm.aarch64.neon.usdot.v4i32.v16i8"),
+    "neon_square_u8s8": _emit_square("llvm.aarch64.neon.usmmla.v4i32.v16i8"),
+    "neon_square_s8s8": _emit_square("llvm.aarch64.neon.smmla.v4i32.v16i8"),
+    "neon_square_u8u8": _emit_square("llvm.aarch64.neon.ummla.v4i32.v16i8"),
+    "neon_store_square": _emit_store_square,
     "neon_zero": _emit_zero(4),
 }
 
@@ -80,7 +120,60 @@ def _declare(name: str, zero: str, columns: int, left: str, right: str = "int8")
 
 
 VNNI, VNNI_HALF, NEON, VNNI_DIGITS = "vnni_dot_u8s8", "vnni_half_dot_u8s8", "neon_dot_s8s8", "vnni_dot_s8u8"
+NEON_MIXED, STORE_SQUARE = "neon_dot_u8s8", "neon_store_square"
 _declare(VNNI, "vnni_zero", 16, "uint8")
 _declare(VNNI_HALF, "vnni_half_zero", 8, "uint8")
 _declare(VNNI_DIGITS, "vnni_zero", 16, "int8", "uint8")
 _declare(NEON, "neon_zero", 4, "int8")
+_declare(NEON_MIXED, "neon_zero", 4, "uint8")
+
+SQUARES = {("uint8", "int8"): "u8s8", ("int8", "int8"): "s8s8", ("uint8", "uint8"): "u8u8"}
+"""Operands of products of squares."""
+
+
+@functools.cache
+def square(left: str, right: str, step: int = 1) -> str:
+    """Declares, once, the product of squares whose left rows are every `step`-th; gives its name."""
+    call = f"neon_square_{SQUARES[left, right]}"
+    a = te.placeholder((step + 1, SQUARE), left, name="a")
+    b = te.placeholder((2, SQUARE), right, name="b")
+    k = te.reduce_axis(SQUARE, name="k")
+    out = te.compute(
+        (2, 2), lambda i, j: te.sum(a[i * step, k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out"
+    )
+
+    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
+        reset = Call("neon_zero", (outputs[0].access_ptr("w"),), INT32)
+        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
+        update = Call(call, (*operands, inputs[0].stride(0) * step), INT32)
+        return [reset, update], reset, update
+
+    name = call if step == 1 else f"{call}_{step}"
+    te.decl_tensor_intrin(out.op, rule, name)
+    return name
+
+
+def _mean_square(a: Any, b: Any, out: Any, stride: int) -> None:
+    left, right = a.view((2, SQUARE), (int(stride), 1)), b.view((2, SQUARE), (SQUARE, 1))
+    out.view((2, 2), (2, 1))[...] += left.astype("int32") @ right.astype("int32").T
+
+
+def _mean_store_square(source: Any, target: Any, stride: int) -> None:
+    target.view((2, 2), (int(stride), 1))[...] = source.view((2, 2), (2, 1))
+
+
+def _declare_store_square() -> None:
+    source = te.placeholder((2, 2), "int32", name="square")
+    target = te.compute((2, 2), lambda i, j: source[i, j], name="target")
+
+    def rule(inputs: Any, outputs: Any) -> Call:
+        return Call(STORE_SQUARE, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), outputs[0].stride(0)), INT32)
+
+    te.decl_tensor_intrin(target.op, rule, STORE_SQUARE)
+
+
+for _kinds in SQUARES:
+    te.register_effect(f"neon_square_{SQUARES[_kinds]}", _mean_square)
+    square(*_kinds)
+te.register_effect(STORE_SQUARE, _mean_store_square)
+_declare_store_square()

@@ -16,6 +16,8 @@ def intrinsics(target: Target) -> Mapping[str, Any]:
         found.update(dot.X86)
     if "dotprod" in target.features:
         found.update(dot.ARM)
+    if "i8mm" in target.features:
+        found.update(dot.ARM_MATRIX)
     if amx.available(target):
         found.update(amx.EMITTERS)
     return found

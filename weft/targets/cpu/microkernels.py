@@ -3,6 +3,7 @@
     record     sums         steps      operands
     fma        1 × lanes    1          floats                     c[j] += a * b[j]
     dot        1 × 16 | 4   4          bytes                      c[j] += sum over t < 4 of a[t] * b[j, t]
+    square     2 × 2        8          bytes                      c[i, j] += sum over t < 8 of a[i, t] * b[j, t]
     amx        16 × 16      32, 64     bfloat16, bytes            tiles in registers of their own
 
 A nest (`sketches/nest.py`) packs operands, cuts loops and replaces the innermost of them as the record says, so that
@@ -36,6 +37,8 @@ class MicroKernel:
     """The intrinsic that replaces the innermost loops; without one, the innermost loop becomes a vector."""
     takes_lane: bool = False
     """Whether the left operand may be a lane of a register; else it fills one, at best as it is loaded."""
+    store: str = ""
+    """The intrinsic that stores sums of several rows as rows."""
     tiles: amx.Tiles | None = None
     """What moves tiles in and out of registers of their own, where the sums are in such."""
 
@@ -47,7 +50,12 @@ class MicroKernel:
         """Multiply-adds of a core in a cycle: one row of a full tile, or so many vector instructions of `lanes`."""
         if self.tiles is not None:
             return float(amx.TILE * amx.TILE * self.group)
-        return multiply_adds * lanes * self.group
+        return multiply_adds * (self.rows * self.lanes if self.rows > 1 else lanes) * self.group
+
+    @property
+    def vector(self) -> int:
+        """Lanes of a register of sums."""
+        return self.lanes if self.tiles is not None else self.rows * self.lanes
 
     def panel(self, column: str, steps: Sequence[str], width: int) -> tuple[list[str], list[str]]:
         """How a column and the steps of the right operand are stored: the place of a panel of `width`, the place in it.
@@ -84,6 +92,7 @@ _DOTS = (
     (BYTES, 16, frozenset({"avx512vnni"}), dot.VNNI),
     (BYTES, 8, frozenset({"avx512vnni", "avx512vl"}), dot.VNNI_HALF),
     (("int8", "int8", "int32"), 4, frozenset({"dotprod"}), dot.NEON),
+    (BYTES, 4, frozenset({"i8mm"}), dot.NEON_MIXED),
 )
 """Dot products, the widest first: types of operands and sums, lanes, features that they need, the intrinsic."""
 
@@ -94,6 +103,14 @@ def dots(kinds: tuple[str, str, str], target: Target, columns: int = 0) -> Micro
         if known == kinds and features <= target.features and columns % lanes == 0:
             return MicroKernel("dot", 1, lanes, dot.GROUP, dot.GROUP, intrinsic)
     return None
+
+
+def squares(kinds: tuple[str, str, str], target: Target, step: int = 1) -> MicroKernel | None:
+    """Products of squares of bytes; None where there are none. The left operand's rows lie `step` apart."""
+    left, right, wide = kinds
+    if "i8mm" not in target.features or wide != "int32" or (left, right) not in dot.SQUARES:
+        return None
+    return MicroKernel("square", 2, 2, dot.SQUARE, dot.SQUARE, dot.square(left, right, step), store=dot.STORE_SQUARE)
 
 
 _DIGITS = (
@@ -125,4 +142,4 @@ def tiles(
         return None
     rows, depth, lanes = shape or (amx.TILE, amx.TILE * found[1], amx.TILE)
     calls = amx.tiles(left, right, shape, step)
-    return MicroKernel("amx", rows, lanes, depth, found[1], calls.dot, tiles=calls)
+    return MicroKernel("amx", rows, lanes, depth, found[1], calls.dot, store=calls.store, tiles=calls)

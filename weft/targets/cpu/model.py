@@ -26,8 +26,9 @@ from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 
 SHARES = {
-    "matmul": 0.9, "matmul_dot": 0.7, "matmul_amx": 0.5, "convolution": 0.93, "conv_dot": 0.6, "conv_amx": 0.4,
-    "rows": 0.6, "window": 0.6, "winograd": 0.8, "attention": 0.7, "attention_amx": 0.3, "register tile": 0.4,
+    "matmul": 0.9, "matmul_dot": 0.7, "matmul_square": 0.6, "matmul_amx": 0.5, "convolution": 0.93, "conv_dot": 0.6,
+    "conv_square": 0.5, "conv_amx": 0.4, "rows": 0.6, "window": 0.6, "winograd": 0.8, "attention": 0.7,
+    "attention_amx": 0.3, "register tile": 0.4,
 }  # fmt: skip
 """The part of the peak that a family's best point is taken to reach: judgements, not fits."""
 
@@ -211,6 +212,13 @@ def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
     """
     issued = np.maximum(rows * vectors / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
     return np.maximum(issued, core.latency / parts) + STEP_CYCLES + VECTOR_CYCLES * vectors
+
+
+def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
+    """The same for products of squares: each row is loaded alone, and two are put together by an instruction."""
+    pairs = rows / 2
+    issued = np.maximum(pairs * (vectors + 1) / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
+    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES * vectors
 
 
 @dataclass(frozen=True)

@@ -110,9 +110,11 @@ def _scopes(features: frozenset[str]) -> dict[str, Scope]:
 
 
 def _matrix(features: frozenset[str]) -> MatrixFacts | None:
-    """Tiles of 16 rows; without those, dot products of unsigned bytes in vectors."""
+    """Tiles of 16 rows; without those, squares of two, or dot products of unsigned bytes in vectors."""
     if "amx-tile" in features:
         return MatrixFacts(frozenset({"bfloat16", "uint8", "int8"}), rows=16, most_bytes=2)
+    if "i8mm" in features:
+        return MatrixFacts(frozenset({"uint8", "int8"}), rows=2)
     return MatrixFacts(frozenset({"uint8"})) if "avx512vnni" in features else None
 
 

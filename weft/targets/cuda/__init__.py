@@ -27,6 +27,7 @@ TARGET = TargetSpec(
         caches=True,
         few_bits=later("weft.targets.gpu.reduction:words_for_few_rows"),
         narrow=later("weft.targets.gpu.reduction:waits_for_weights"),
+        merged=later("weft.targets.gpu.reduction:merger"),
     ),
     peaks=later("weft.targets.cuda.peaks:measure"),
     local_devices=local_devices,

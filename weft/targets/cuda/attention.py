@@ -27,7 +27,7 @@ from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import fragments, mma, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.gpu import attention as general
-from weft.targets.gpu import model, nest
+from weft.targets.gpu import attention_stream, model, nest
 
 KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3)}
 """Groups of 128 threads of a block, each with 64 queries; parts of keys that are fetched or used at a time."""
@@ -92,11 +92,11 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
 
 def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
     """What `fuse_attention` asks: narrow numbers in one kernel where there are warp groups."""
-    machine, plain = nest.threads_of(target), general.attention_proposer(target)
+    machine, plain = nest.threads_of(target), attention_stream.attention_proposer(target)
 
     def propose(given: Sequence[int], dtype: str) -> Sequence[int] | None:
         padded = plain(given, dtype)
-        few = given[2] < model.LEAST_QUERIES
+        few = given[2] <= model.FEW_QUERIES
         if padded is None or dtype == "float32" or few or not machine.has_warpgroups:
             return padded
         return proposal(fused.Sizes(*given), machine) or padded

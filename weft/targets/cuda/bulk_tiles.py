@@ -50,7 +50,7 @@ def match(unit: Unit) -> Sketch | None:
 
 
 class BulkTiles(GroupTiles):
-    """Products of 16-bit numbers by wgmma and the copy engine."""
+    """Products of 16-bit and 8-bit floats by wgmma and the copy engine."""
 
     name, knobs = "warpgroups and copy engine", KNOBS
 
@@ -65,7 +65,7 @@ class BulkTiles(GroupTiles):
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
-        return self.kind.bytes == 2 and super().takes() and all(one.is_tensor for one in self.operands)
+        return self.kind.bytes < 4 and self.kind.wide == "float32" and super().takes() and all(one.is_tensor for one in self.operands)
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
@@ -85,7 +85,7 @@ class BulkTiles(GroupTiles):
         return (
             super().legal(c)
             & ((c["groups_x"] == 1) | (c["groups_y"] == 1))
-            & (c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
+            & (self._held(c) // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
             & x.has_boxes(tile_x)
             & y.has_boxes(tile_y)
             & self._may_copy(c, 0)
@@ -159,9 +159,8 @@ class _Operand:
         load, self.sizes, self.is_apart = _read(operand), [extent(axis) for axis in own], False
         """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one."""
         k = [product.axes.k[i] for i in product.order if extent(product.axes.k[i]) > 1]
-        lines = len(k) <= 1 or extent(k[-1]) % wgmma.LINE == 0
         self.is_tensor, self.is_odd, self.is_wrong, self.may_copy, row = False, False, False, False, 0
-        if load is None or not lines:
+        if load is None or (len(k) > 1 and extent(k[-1]) * load.dtype.bytes % LINE):
             return
         if constant:  # packed in the order in which it is fetched
             row, self.is_tensor = extent(k[-1]) if along_k else product.axes.size("x"), True

@@ -327,7 +327,7 @@ class _Own(Mutator):
             store = store.then
         if not isinstance(store, Store) or store.buffer.scope != "global" or store.predicate is not None:
             return None
-        form = linear(_wide(substitute(store.indices[0], self.known)))
+        form = linear(wide_index(substitute(store.indices[0], self.known)))
         even = form.constant % 2 == 0 and all(n % 2 == 0 for v, n in form.terms.items() if v is not s.var)
         if form.terms.get(s.var) != 1 or not even or not all(_in_pairs(test, s.var) for test in tests):
             return None
@@ -395,7 +395,7 @@ class _Own(Mutator):
 
     def _register(self, buffer: Buffer, index: Expr) -> Expr:
         """The number of the register that an element of a tile is in."""
-        form = linear(_wide(substitute(index, self.known)))
+        form = linear(wide_index(substitute(index, self.known)))
         row = next((v for v in form.terms if v in self.rows), None)
         column = next((v for v in form.terms if v in self.columns), None)
         in_rows = buffer.scope.endswith("row")
@@ -423,19 +423,19 @@ def _in_pairs(test: Expr, column: Var, many: int = 2) -> bool:
     """Whether a test holds for all of two (or so many) neighbouring columns, from an even one on, or for none."""
     if not uses_any(test, {column}):
         return True
-    if not isinstance(test, LT) or int_value(_wide(test.b)) is None:
+    if not isinstance(test, LT) or int_value(wide_index(test.b)) is None:
         return False
-    form = linear(_wide(test.a))
+    form = linear(wide_index(test.a))
     even = all(factor % many == 0 for term, factor in form.terms.items() if term is not column)
-    return form.terms.get(column) == 1 and even and (int_value(_wide(test.b)) - form.constant) % many == 0  # type: ignore[operator]
+    return form.terms.get(column) == 1 and even and (int_value(wide_index(test.b)) - form.constant) % many == 0  # type: ignore[operator]
 
 
-def _wide(e: Expr) -> Expr:
+def wide_index(e: Expr) -> Expr:
     """An index in 64 bits throughout, as it was before it was narrowed."""
     if isinstance(e, Cast) and e.value.dtype.is_integer:
-        return _wide(e.value)
+        return wide_index(e.value)
     if isinstance(e, Const):
         return index_expr(int(e.value))
     if isinstance(e, (Add, Sub, Mul)):
-        return {Add: add, Sub: sub, Mul: mul}[type(e)](_wide(e.a), _wide(e.b))
+        return {Add: add, Sub: sub, Mul: mul}[type(e)](wide_index(e.a), wide_index(e.b))
     return e if e.dtype is INDEX else cast(e, INDEX)

@@ -13,13 +13,15 @@ from weft.targets.cuda.model import H200 as FITTED
 
 _KB, _MB = 1024, 1024 * 1024
 _AMPERE = frozenset({"float16", "bfloat16", "tfloat32", "int8"})
+_ADA = _AMPERE | {"float8"}
 H200 = ThreadFacts(
     multiprocessors=132, warp=32, block_threads=1024, multiprocessor_threads=2048, shared_bytes=227 * _KB,
-    multiprocessor_shared_bytes=228 * _KB, registers=65536, cache_bytes=60 * _MB, tensor_cores=_AMPERE,
-    has_async_copy=True, overlaps_launches=True, gigahertz=1.98, lanes=128, matrix_products=2048, model=FITTED,
+    multiprocessor_shared_bytes=228 * _KB, registers=65536, cache_bytes=60 * _MB, tensor_cores=_ADA,
+    has_async_copy=True, overlaps_launches=True, exchanges_registers=True, gigahertz=1.98, lanes=128,
+    matrix_products=2048, model=FITTED,
 )  # fmt: skip
 
-_BEFORE = replace(H200, overlaps_launches=False)
+_BEFORE = replace(H200, overlaps_launches=False, tensor_cores=_AMPERE)
 
 ARCHITECTURES: dict[str, ThreadFacts] = {
     "sm_75": replace(
@@ -38,6 +40,7 @@ ARCHITECTURES: dict[str, ThreadFacts] = {
     "sm_89": replace(
         _BEFORE, multiprocessors=128, multiprocessor_threads=1536, shared_bytes=99 * _KB,
         multiprocessor_shared_bytes=100 * _KB, cache_bytes=72 * _MB, gigahertz=2.52, matrix_products=512,
+        tensor_cores=_ADA,
     ),
     "sm_90": H200,
     "sm_90a": replace(H200, has_warpgroups=True),

@@ -8,6 +8,7 @@ of an operand is 16 rows by 32 bytes, so that one ldmatrix fills it:
     bf16     bfloat16     float32   16
     tf32     float32      float32    8      rounded to 10 bits of mantissa where it is loaded
     s8       int8         int32     32      also u8; u8s8 and s8u8 multiply one of each
+    e4m3     float8       float32   32      also e5m2; e4m3e5m2 and e5m2e4m3; sums have about 14 bits on Hopper
 
     mma_load_a_<type>    T[i, k] = S[i, k]        mma_load_at_<type>   T[k, i] = S[k, i]      16-bit types only
     mma_load_b_<type>    T[k, j] = S[k, j]        16-bit types only    mma_load_bt_<type>   T[j, k] = S[j, k]
@@ -34,7 +35,8 @@ from weft.targets.cuda.swizzle import seen_by
 ROWS = 16
 TILE_BYTES = 32
 """Bytes of k of a tile, in every kind."""
-TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8"}
+TYPES = {"f16": "float16", "bf16": "bfloat16", "tf32": "float32", "s8": "int8", "u8": "uint8",
+         "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}  # fmt: skip
 """Elements of operands by the instruction's names for them."""
 SUMS = {"float32": "f32", "int32": "s32"}
 """The instruction's names for the types of sums."""
@@ -56,16 +58,16 @@ class Kind:
         self.name, self.a, self.b = name, a, b
         self.elements = TYPES[a], TYPES[b]
         self.bytes = int(dtype(TYPES[a]).bytes)
-        self.wide = "int32" if self.bytes == 1 else "float32"  # the type of the sums
-        self.constraint = "r" if self.bytes == 1 else "f"  # of a sum's register in inline assembly
+        self.wide = "float32" if dtype(TYPES[a]).is_float else "int32"  # the type of the sums
+        self.constraint = "f" if self.wide == "float32" else "r"  # of a sum's register in inline assembly
         self.depth = TILE_BYTES // self.bytes  # elements of k of a tile
         self.transposes = self.bytes == 2  # whether a load can turn a tile: ldmatrix turns elements of 16 bits
         self.instruction = f"m16n8k{self.depth}.row.col.{SUMS[self.wide]}.{a}.{b}.{SUMS[self.wide]}"
 
 
 KINDS = {
-    **{name: Kind(name, name, name) for name in ("f16", "bf16", "tf32", "s8", "u8")},
-    **{a + b: Kind(a + b, a, b) for a, b in (("u8", "s8"), ("s8", "u8"))},
+    **{name: Kind(name, name, name) for name in TYPES},
+    **{a + b: Kind(a + b, a, b) for a, b in (("u8", "s8"), ("s8", "u8"), ("e4m3", "e5m2"), ("e5m2", "e4m3"))},
 }
 
 # ------------------------------------------------------------------------------------------------------- emitting
@@ -201,7 +203,10 @@ def mean_zero(rows: int) -> Callable[..., None]:
 def add_products(kind: Kind, out: Any, left: Any, right: Any, fresh: bool = False) -> None:
     """Adds to a tile (or to zeros, if it is fresh) the products of two operands, [row, k] and [column, k]."""
     sums = out.view((len(left), len(right)), (len(right), 1))
-    sums[...] = (0 if fresh else sums) + left.astype(kind.wide) @ right.astype(kind.wide).T
+    left, right = (
+        np.ascontiguousarray(x).view(dtype(name).numpy).astype(kind.wide) for x, name in zip((left, right), kind.elements)
+    )
+    sums[...] = (0 if fresh else sums) + left @ right.T
 
 
 def _mean_dot(kind: Kind) -> Callable[..., None]:

@@ -19,8 +19,8 @@ H200 = Model(
 )  # fmt: skip
 
 # Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
-WARP_REGISTERS, GROUP_REGISTERS = 48, 56
-"""Of a thread, beside accumulators and, for mma.sync, operands."""
+WARP_REGISTERS, GROUP_REGISTERS, THREAD_REGISTERS = 48, 56, 240
+"""Of a thread, beside accumulators and, for mma.sync, operands; and all that a thread may have."""
 WARP_PRODUCTS = 640
 """Products of 16-bit floats in a cycle that mma.sync gets to, however many the tensor cores can do by other means."""
 GROUP_PRODUCTS = 1.55

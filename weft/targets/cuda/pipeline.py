@@ -13,7 +13,7 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, copies, fragments, mma, producer, swizzle, wgmma
+from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, swizzle, wgmma
 from weft.targets.gpu import pipeline
 
 _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
@@ -22,6 +22,7 @@ PASSES: pipeline.Passes = (
     producer.fetch_beside,
     *pipeline.TO_STATEMENTS[_PIPELINES:],
     wgmma.begin_products,
+    wgmma.promote_products,
     wgmma.overlap_products,
     overlay_shared,
     *pipeline.TO_VECTORS,
@@ -45,10 +46,12 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **mma.EMITTERS,
         **wgmma.EMITTERS,
         **fragments.EMITTERS,
+        **lanes.EMITTERS,
         **swizzle.EMITTERS,
     }
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
-    return generate_c(fragments.own_registers(func), target, CUDA, intrinsics=target.intrinsics())
+    func = lanes.keep_in_registers(fragments.own_registers(func))
+    return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

@@ -72,7 +72,8 @@ GROUP_KNOBS: dict[str, tuple[int, ...]] = {
 """`tiles_y` are tiles of 64 rows, one below the other, that a group of threads holds the accumulators of."""
 FEATURE = "tf32"
 """The feature of a target whose products of float32 may round their operands to tf32: only where a user asks."""
-_NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8"}
+_NEEDS = {"float16": "float16", "bfloat16": "bfloat16", "float32": "tfloat32", "int8": "int8", "uint8": "int8",
+          **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), "float8")}  # fmt: skip
 """What tensor cores must have for operands of a type, as `ThreadFacts` names it."""
 
 
@@ -388,7 +389,7 @@ class GroupTiles(MatrixTiles):
 
     def legal(self, c: Columns) -> Any:
         """Points that fit the machine and do not exceed the problem by far."""
-        (tile_y, tile_x), parts, held = self._tile(c), c["parts"], c["tiles_y"] * c["width"]
+        (tile_y, tile_x), parts, held = self._tile(c), c["parts"], self._held(c)
         deep, threads = wgmma.line_depth(self.kind), 128 * c["groups_x"] * c["groups_y"]
         registers = (held // 2 + fit.GROUP_REGISTERS) * threads
         return (
@@ -399,8 +400,8 @@ class GroupTiles(MatrixTiles):
             & (tile_y < BEYOND * self.y)
             & (tile_x < BEYOND * self.x)
             & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
-            & (held // 2 <= fit.MOST_ACCUMULATORS)
-            & (registers <= self.machine.registers)
+            & (c["tiles_y"] * c["width"] // 2 <= fit.MOST_ACCUMULATORS)
+            & (registers <= np.minimum(self.machine.registers, fit.THREAD_REGISTERS * threads))
             & (self._shared(c) <= self.machine.shared_bytes)
             & self.may_split(parts, self.blocks(tile_y, tile_x), ceildiv(self.k, deep))
         )
@@ -413,7 +414,7 @@ class GroupTiles(MatrixTiles):
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         fetched = (tile_x + tile_y) * LINE
         reads = groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) * LINE
-        registers = c["tiles_y"] * c["width"] // 2 + fit.GROUP_REGISTERS
+        registers = self._held(c) // 2 + fit.GROUP_REGISTERS
         blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
         rounds, _, together = self.rounds(blocks, c["parts"], 128 * groups, registers, shared)
         busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
@@ -427,6 +428,10 @@ class GroupTiles(MatrixTiles):
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, LINE) + 1024
+
+    def _held(self, c: Columns) -> Any:
+        """Columns of sums that a group holds: of float8 twice, once for the tensor cores (`promote_products`)."""
+        return c["tiles_y"] * c["width"] * (2 if self.kind.wide == "float32" and self.kind.bytes == 1 else 1)
 
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles there."""

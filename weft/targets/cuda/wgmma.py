@@ -26,10 +26,22 @@ from weft import te
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INDEX, INT32
 from weft.core.errors import TargetError
-from weft.expr.nodes import Address, Call, Expr, cast, index_expr, int_value, less
+from weft.expr.nodes import (
+    Address,
+    Buffer,
+    Call,
+    Expr,
+    cast,
+    equal,
+    floormod,
+    index_expr,
+    int_value,
+    less,
+    logical_or,
+)
 from weft.expr.structural import structural_equal
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Evaluate, For, Func, If, Seq, Stmt, seq
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
@@ -44,7 +56,7 @@ LINE = 64
 WIDTHS = (64, 96, 128, 160, 192, 256)
 """Columns of a tile of sums; where b does not lie along k, only whole lines of them."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
-WAIT_FOR = "wgmma_wait_for"
+WAIT_FOR, ADD = "wgmma_wait_for", "wgmma_add"
 
 
 def line_depth(kind: mma.Kind) -> int:
@@ -163,8 +175,18 @@ def _wait_for(c: Context, call: Call) -> str:
     return f"{name}({c.fragment(call.args[0])})"
 
 
+def _add(c: Context, call: Call) -> str:
+    c.helper(
+        "weft_wgmma_add",
+        "template <int32_t count> DEVICE void weft_wgmma_add(const float *part, float *sum) {\n  #pragma unroll\n"
+        "  for (int32_t i = 0; i < count; ++i) sum[i] += part[i];\n}",
+    )
+    return f"weft_wgmma_add<{c.constant(call.args[2]) // 2}>({c.fragment(call.args[0])}, {c.fragment(call.args[1])})"
+
+
 EMITTERS: Mapping[str, Emitter] = {
     WAIT_FOR: _wait_for,
+    ADD: _add,
     ZERO: _zero,
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
@@ -204,6 +226,12 @@ register_effect(ZERO, mma.mean_zero(ROWS))
 register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
 register_effect(WAIT_FOR, lambda tile, width: 0)
+def _mean_add(part: Any, out: Any, width: int) -> None:
+    shape, strides = (ROWS, int(width)), (int(width), 1)
+    out.view(shape, strides)[...] += part.view(shape, strides)
+
+
+register_effect(ADD, _mean_add)
 register_effect(PUBLISH, lambda: 0)
 for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
@@ -310,6 +338,63 @@ def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:
     assert isinstance(s, Evaluate) and isinstance(s.value, Call)
     *args, begins, order, _ = s.value.args
     return Evaluate(Call(s.value.name, (*args, begins if fresh is None else fresh, order, pending), s.value.dtype))
+
+
+# --------------------------------------------------------------------------------------------------------- promoting
+
+PROMOTED = 4
+"""Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
+
+
+def promote_products(func: Func) -> Func:
+    """The program whose products of float8 are added up in float32 by the threads, every few steps of a pipeline.
+
+    for k in range(8): dot(…, C)      ->      for k in range(8): dot(…, T, fresh=k % 4 == 0)
+                                                                 if k % 4 == 3: wait_for(T); C += T
+    """
+    return _Promote().func(func) if any(_is_dot(s) and _is_short(s) for s in walk_stmts(func.body)) else func
+
+
+def _is_short(s: Stmt) -> bool:
+    """Whether the sums of a product have fewer bits than their type."""
+    kind = mma.KINDS[s.value.name.removeprefix(DOT)]  # type: ignore[attr-defined]
+    return kind.bytes == 1 and kind.wide == "float32"
+
+
+class _Promote(Mutator):
+    def __init__(self) -> None:
+        self.loop: For | None = None
+        self.parts: dict[Buffer, Buffer] = {}
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        if not s.annotations.get(LAG) or (int_value(s.extent) or 0) <= PROMOTED:
+            return self.generic_stmt(s)
+        self.loop, self.parts = s, {}
+        made = self.generic_stmt(s)
+        self.loop = None
+        for part in self.parts.values():
+            made = Allocate(part, made)
+        return made
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        if self.loop is None or not _is_dot(s) or not _is_short(s):
+            return s
+        assert isinstance(s.value, Call)
+        a, b, out, *numbers = s.value.args
+        assert isinstance(out, Address)
+        part = self.parts.setdefault(out.buffer, out.buffer.replace(name=f"{out.buffer.name}_part"))
+        step, many, at = self.loop.var, index_expr(PROMOTED), Address(part, out.indices, "rw")
+        begins = cast(equal(floormod(step, many), index_expr(0)), INDEX)
+        dot = _with(Evaluate(Call(s.value.name, (a, b, at, *numbers), INT32)), index_expr(0), begins)
+        ends = logical_or(
+            equal(floormod(step, many), index_expr(PROMOTED - 1)), equal(step, self.loop.extent - index_expr(1))
+        )
+        width = numbers[5]
+        added = [Evaluate(Call(name, args, INT32)) for name, args in ((WAIT_FOR, (at, width)), (ADD, (at, out, width)))]
+        return seq(dot, If(ends, seq(*added)))
 
 
 # --------------------------------------------------------------------------------------------------------- beginning

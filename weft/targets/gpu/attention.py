@@ -40,12 +40,6 @@ STAGES = frozenset((
 
 KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32, 64), "each": (1, 2, 4), "warps": (4, 8)}
 """Queries of a block, keys of a thread at a time, and rows of threads of a block."""
-FEW: dict[str, tuple[int, ...]] = {"rows": (1, 2, 4, 8), "each": (1, 2, 4), "warps": (1, 2, 4, 8)}
-"""The same where there are few queries: each row of threads reads every key from shared memory."""
-
-
-def _knobs(queries: int) -> dict[str, tuple[int, ...]]:
-    return FEW if queries <= model.FEW_QUERIES else KNOBS
 
 
 # ------------------------------------------------------------------------------------------------------ what it costs
@@ -104,7 +98,7 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
     problem = Problem(sizes, machine)
     least = min(sizes.keys, model.LEAST_PART * sizes.value_size)
     counts = np.arange(1, max(1, sizes.keys // least) + 1)
-    grids = np.meshgrid(*_knobs(sizes.queries).values(), counts, indexing="ij")
+    grids = np.meshgrid(*KNOBS.values(), counts, indexing="ij")
     c = dict(zip((*KNOBS, "count"), (grid.ravel() for grid in grids)))
     tile = c["each"] * problem.across
     c["part"] = _up(ceildiv(sizes.keys, c["count"]), tile)
@@ -139,8 +133,8 @@ def _up(size: Any, factor: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------- the sketch
 
 
-def match(unit: Unit) -> Sketch | None:
-    """The sketch of an attention in parts, by the stage of its scores; None for any other program."""
+def problem_of(unit: Unit) -> tuple[fused.Sizes, int] | None:
+    """The padded sizes of an attention in parts, by the stage of its scores, and the parts; None for other programs."""
     s, found = unit.schedule, unit.facts
     needed = {fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL, fused.MIXED, fused.WHOLE, fused.WHOLE_TOTAL}
     if found.block.name != fused.SCORES or not needed <= set(names_of(s)):
@@ -149,18 +143,25 @@ def match(unit: Unit) -> Sketch | None:
         return None  # it has a schedule
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
     width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
-    sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
-    steps = _Steps(sizes, unit, parts)
-    knobs = _knobs(queries)
-    rows = tuple(rows for rows in knobs["rows"] if queries % rows == 0)
-    if width != steps.width or not rows:
+    return fused.Sizes(batch, heads, queries, parts * part, found.depth, width), parts
+
+
+def match(unit: Unit) -> Sketch | None:
+    """The sketch of an attention in parts; None for any other program."""
+    found = problem_of(unit)
+    if found is None:
+        return None
+    sizes, parts = found
+    steps, part = _Steps(sizes, unit, parts), sizes.keys // parts
+    rows = tuple(rows for rows in KNOBS["rows"] if sizes.queries % rows == 0)
+    if sizes.value_size != steps.width or not rows:
         return None
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
     return Sketch(
-        "attention", {**knobs, "rows": rows}, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c))
+        "attention", {**KNOBS, "rows": rows}, steps.apply, lambda c: steps.cost(at(c)), lambda c: steps.legal(at(c))
     )
 
 
@@ -186,7 +187,7 @@ class _Steps(Problem):
         self.each_row = self.rows // self.warps
         partial = {name: self.in_parts(s[name]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
-            self.add_up()
+            add_up(s, self.target)
             self.final, written = s[fused.PART], s[fused.MIXED]
             accumulator = s.cache_write(fused.MIXED, "local")
             block = self.blocks(list(range(5)))
@@ -320,15 +321,16 @@ class _Steps(Problem):
         accumulator.compute_at(whole, thread)
         accumulator.unroll(nest.reduce_loops(accumulator)[-1])
 
-    def add_up(self) -> None:
-        """The second kernel: a thread for each element of the result weighs the parts and adds them."""
-        s = self.s
-        s[fused.SHARE].compute_inline()
-        final = s[reader_of(s, fused.WHOLE).name]
-        nest.bind_loop(final, nest.fuse_all(final, nest.spatial_loops(final)), self.target)
-        place = final.loops[-1]
-        for name in (fused.WHOLE, fused.WHOLE_TOTAL, fused.PEAK):
-            nest.attach(s[name], final, place, "local", exact=False)
+
+def add_up(s: Schedule, target: Target) -> None:
+    """The second kernel: a thread for each element of the result weighs the parts and adds them."""
+    s[fused.SHARE].compute_inline()
+    final = s[reader_of(s, fused.WHOLE).name]
+    nest.bind_loop(final, nest.fuse_all(final, nest.spatial_loops(final)), target)
+    place = final.loops[-1]
+    for name in (fused.WHOLE, fused.WHOLE_TOTAL, fused.PEAK):
+        nest.attach(s[name], final, place, "local", exact=False)
+        unroll_some(s[name], nest.reduce_loops(s[name])[-1])
 
 
 def positions(final: Block, sums: str = fused.MIXED) -> list[int]:

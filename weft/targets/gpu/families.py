@@ -19,7 +19,7 @@ from weft.plan.inline import Inlining
 from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-from weft.targets.gpu import attention, elementwise, model, product, reduction, rows, windows
+from weft.targets.gpu import attention, attention_stream, elementwise, model, product, reduction, rows, windows
 from weft.targets.gpu.elementwise import bind_flat
 from weft.targets.gpu.recurrent import schedule_steps
 
@@ -46,9 +46,10 @@ FAMILIES = Families(
     inline=Inlining(
         attention.STAGES, model.INLINED_TWICE, model.INLINED_READERS, in_contractions=model.INLINED_IN_CONTRACTIONS
     ),
-    whole=(attention.match,),
+    whole=(attention_stream.match, attention.match),
     contractions=(product.match,),
     loops=(
+        rows.match_warps,
         rows.match_blocks,
         rows.match_threads,
         reduction.match_rows,

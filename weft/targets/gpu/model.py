@@ -67,6 +67,14 @@ class Model:
     attention_tile: float = 450.0
     """Of each tile of keys that a block waits for: half of that where the next one is fetched ahead."""
     attention_registers: int = 168
+    stream_bytes: float = 32768.0
+    """Attention of few queries: bytes on their way to a multiprocessor that keep the memory busy."""
+    stream_product: float = 2.0
+    """Instructions' time of a product with an element of a key or a value."""
+    stream_element: float = 2.0
+    """The same of an element, whatever the queries: its load, and making it wide."""
+    stream_block: float = 2500.0
+    """Cycles of a block beside its loads: the first one, tops and sums, what it hands on."""
 
 
 NEUTRAL = Model()
@@ -94,6 +102,8 @@ ROW_THREADS, LONG_ROW, LONG_ROW_THREADS, LONE_ROW_THREADS = 256, 4096, 512, 1024
 """Threads of a row, at most: of any, of a long one, and of one that has a multiprocessor for itself."""
 ROWS_THREADS = 128
 """Threads of a block of several rows."""
+WARP_VALUES = 64
+"""Values of a row that each of the threads in step that share it keeps in registers, at most."""
 ROW_VECTORS = 4
 """Vectors that each thread of a row has to load, at least."""
 PARTED_ROW, ROW_PART = 16 * 1024, 4096
@@ -151,9 +161,10 @@ LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, (8, 2), 2
 """Accumulators of a thread, at least; a tile so long and so narrow loads too much; warps of a block, at least."""
 BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
-FEW_QUERIES = 2
-"""With so many queries at most a block has no more rows of them: with four (heads of one key), eight rows measured
-faster on an H200, 38 against 51 µs."""
+FEW_QUERIES = 8
+"""So many queries at most are a matter of reading keys and values once; queries of heads that share these count."""
+STREAM_PARTS, STREAM_REGISTERS = (64, 128, 256, 512), 40
+"""Attention of few queries: keys of a part; registers of a thread beside vectors and sums. Judgements."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on
 about half the scores at most; fewer queries or keys are a matter of streaming, which vector products do; steps of a

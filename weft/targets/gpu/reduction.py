@@ -19,7 +19,7 @@ in loads of one element for float32, and 24 % less for bfloat16.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
@@ -37,6 +37,11 @@ from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     """What `narrow_weights` asks: few rows wait for their weights, wherever these lie."""
     return lambda rows, size: rows <= model.MOST_WAITING_ROWS
+
+
+def merger(target: Target) -> Callable[[int, int, Sequence[int], bool], bool]:
+    """What `merge_products` asks: launches cost more than what few rows write and read again without an epilogue."""
+    return lambda rows, inner, columns, epilogues: not epilogues or 0 < rows <= model.MOST_WAITING_ROWS
 
 
 def words_for_few_rows(target: Target) -> Callable[[int, int], tuple[str, int] | None]:

@@ -131,17 +131,33 @@ def match_blocks(unit: Unit) -> Sketch | None:
     return rows.sketch("rows by blocks", rule, lambda point: _block_each(rows, point), 1, True)
 
 
-def _block_each(rows: _Rows, point: Point) -> None:
-    s, stage, threads = rows.s, rows.s[rows.name], point["threads"]
+def match_warps(unit: Unit) -> Sketch | None:
+    """The same where the threads run in step: each stage gives a thread the same elements, so that they can stay in its
+    registers (`weft/targets/cuda/lanes.py`).
+    """
+    rows, machine = _rows(unit), nest.threads_of(unit.target)
+    if rows is None or not machine.exchanges_registers or rows.length < model.LEAST_ROW or unit.facts.is_reduction:
+        return None
+    lanes = vector_lanes(unit.facts, unit.target)
+    while lanes > 1 and 2 * rows.length < lanes * machine.warp:
+        lanes //= 2
+    if rows.length > machine.warp * model.WARP_VALUES or rows.count < machine.multiprocessors:
+        return None
+    rule = {"threads": machine.warp, "lanes": lanes}
+    return rows.sketch("rows by warps", rule, lambda point: _block_each(rows, point, True), 1, True)
+
+
+def _block_each(rows: _Rows, point: Point, in_step: bool = False) -> None:
+    s, stage, threads, lanes = rows.s, rows.s[rows.name], point["threads"], point["lanes"] if in_step else 1
     place = rows.outside()
     stage.bind(place, "blockIdx.x")
     rows.attach(place, "shared")
-    _keep_row(rows, place, threads)
+    _keep_row(rows, place, threads, point["lanes"] if in_step else None)
     for other, facts in rows.stages.items():
         if not facts.is_reduction:
-            share_row(s[other], threads, 1)
+            share_row(s[other], threads, lanes)
         elif facts.depth >= model.SHARED_DEPTH:
-            cross_threads(s[other], threads)
+            cross_threads(s[other], threads, lanes=lanes)
     if rows.facts.is_reduction:
         cross_threads(stage, threads)
     else:
@@ -167,7 +183,7 @@ def share_row(stage: Stage, threads: int, lanes: int) -> None:
         stage.vectorize(vector)
 
 
-def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
+def _keep_row(rows: _Rows, place: Var, threads: int, most_lanes: int | None = None) -> None:
     """A parameter that several stages read along the row, for each of its elements, is fetched once."""
     s, machine = rows.s, nest.threads_of(rows.unit.target)
     readers = {name: facts_of(block_named(s, name)) for name in (rows.name, *rows.stages)}
@@ -184,7 +200,8 @@ def _keep_row(rows: _Rows, place: Var, threads: int) -> None:
             if _elements(copy) != rows.length:
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
-            lanes = nest.whole_vectors(facts, last, facts.loads, machine.vector_bytes // buffer.dtype.bytes)
+            wide = most_lanes or machine.vector_bytes // buffer.dtype.bytes
+            lanes = nest.whole_vectors(facts, last, facts.loads, wide)
             share_row(copy, threads, _from_multiples(copy, lanes))
 
 

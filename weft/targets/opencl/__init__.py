@@ -16,6 +16,6 @@ TARGET = TargetSpec(
         open=later("weft.targets.opencl.device:open_device"),
         stages={"opencl": (lambda program, target: program.source, "c")},
     ),
-    algorithms=Algorithms(attention=later("weft.targets.gpu.attention:attention_proposer")),
+    algorithms=Algorithms(attention=later("weft.targets.gpu.attention_stream:attention_proposer")),
     local_devices=local_devices,
 )

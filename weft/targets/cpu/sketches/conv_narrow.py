@@ -1,9 +1,10 @@
-"""Convolutions of bfloat16 and of bytes, for images that lie in blocks of channels: by AMX tiles, or by dot products.
+"""Convolutions of bfloat16 and of bytes, for images that lie in blocks of channels: by AMX tiles, by dot products, or
+by products of squares.
 
 The channels of a block lie together in memory. A row of an AMX tile is one pixel with its block of channels, and the
 next pixel lies a block further (or `step` blocks): tiles are loaded from where the image is, nothing is copied. A dot
 product multiplies four neighbouring channels with the weights of sixteen output channels (eight, where sixteen do not
-divide). The nest:
+divide); a product of squares eight channels of two pixels with those of two output channels. The nest:
 
     n, parts of rows, columns     parallel; `columns` are the output channels of a register tile
     h, w                          rows and pixels, so many at a time
@@ -28,9 +29,11 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
+from weft.targets.base import Target
 from weft.targets.cpu import amx, model
 from weft.targets.cpu.default_loops import extent_of
-from weft.targets.cpu.microkernels import MicroKernel, dots, tiles
+from weft.targets.cpu.machine import core_of
+from weft.targets.cpu.microkernels import MicroKernel, dots, squares, tiles
 from weft.targets.cpu.parse import TILES
 from weft.targets.cpu.sketches import nest
 
@@ -105,45 +108,68 @@ def match_dots(unit: Unit) -> Sketch | None:
     """The sketch of a convolution of bytes by dot products of vectors; None for other programs, or other machines."""
     shape = _shape(unit)
     kernel = None if shape is None else dots(shape.kinds, unit.target, extent(shape.lane))
-    if shape is None or kernel is None:
+    return None if shape is None or kernel is None else _in_vectors(unit, shape, kernel)
+
+
+def match_squares(unit: Unit) -> Sketch | None:
+    """The sketch of one by products of squares, two pixels of a row in each; a tile has columns of several blocks."""
+    shape = _shape(unit, least=4)
+    kernel = None if shape is None else squares(shape.kinds, unit.target, shape.step)
+    if shape is None or kernel is None or extent(shape.depth) % kernel.depth:
         return None
+    return _in_vectors(unit, shape, kernel)
+
+
+def _in_vectors(unit: Unit, shape: Shape, kernel: MicroKernel) -> Sketch:
     lane = extent(shape.lane) // kernel.lanes  # a tile has vectors of a part of a block, or of whole blocks
     vectors = [
         n
-        for n in range(1, model.DOT_VECTORS + 1)
+        for n in range(kernel.rows, model.DOT_VECTORS * kernel.rows + 1, kernel.rows)
         if lane % n == 0 or (n % lane == 0 and shape.blocks % (n // lane) == 0)
     ]
     registers = unit.target.vector_registers
+    pixels = range(kernel.rows, min(_whole(shape, kernel), registers) + 1, kernel.rows)
     knobs = {
         "vectors": tuple(vectors),
         "high": tuple(range(1, min(shape.height, model.DOT_ROWS) + 1)),
-        "wide": tuple(range(1, min(extent(shape.pixel), registers) + 1)),
+        "wide": tuple(pixels),
         "by_rows": (0, 1),
     }
-    default = {**_tile_of_vectors(shape, vectors, registers), "by_rows": shape.by_rows}
+    default = {**_tile_of_vectors(shape, vectors, pixels, kernel, unit.target), "by_rows": shape.by_rows}
 
     def apply(point: Point) -> None:
-        _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"]).in_vectors()
+        made = _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"])
+        made.in_tiles() if kernel.store else made.in_vectors()
 
     return model.ruled("conv", unit, knobs, default, apply, kernel)
 
 
-def _tile_of_vectors(shape: Shape, choices: list[int], registers: int) -> dict[str, int]:
+def _whole(shape: Shape, kernel: MicroKernel) -> int:
+    """Pixels of a row, with those that whole instructions take beyond it."""
+    return ceildiv(extent(shape.pixel), kernel.rows) * kernel.rows
+
+
+def _tile_of_vectors(
+    shape: Shape, choices: list[int], widths: range, kernel: MicroKernel, target: Target
+) -> dict[str, int]:
     """Vectors, rows and pixels of the register tile: least time by the products and loads of a step.
 
-    A step issues two products and two loads in a cycle; the pixels of a tile are read where they are multiplied.
+    A step of dot products issues two and two loads in a cycle; the pixels of a tile are read where they are multiplied.
     """
-    best, chosen = math.inf, {"vectors": 1, "high": 1, "wide": 1}
-    rows, pixels = shape.height, extent(shape.pixel)
+    core, registers = core_of(target), target.vector_registers
+    best, chosen = math.inf, {"vectors": choices[0], "high": 1, "wide": widths[0]}
+    rows, pixels = shape.height, _whole(shape, kernel)
     for vectors in choices:
         for high in range(1, min(rows, model.DOT_ROWS) + 1):
-            for wide in range(1, min(pixels, registers) + 1):
-                sums = vectors * high * wide
+            for wide in widths:
+                sums = vectors * high * wide // kernel.rows
                 if sums + vectors + 1 > registers or (high > 1 and wide < pixels):
                     continue
                 count = ceildiv(rows, high) * ceildiv(pixels, wide) / vectors
                 issued = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, model.DOT_LATENCY)
                 cycles = issued + model.DOT_STEP_CYCLES * (1 + vectors)
+                if kernel.rows > 1:
+                    cycles = float(model.square_cycles(core, high * wide, vectors))
                 rest = 0.1 * (pixels % wide != 0) + model.UNEVEN * (rows % high != 0)
                 time = count * cycles * (1 + rest)
                 if time < best * 0.999:
@@ -151,7 +177,7 @@ def _tile_of_vectors(shape: Shape, choices: list[int], registers: int) -> dict[s
     return chosen
 
 
-def _shape(unit: Unit) -> Shape | None:
+def _shape(unit: Unit, least: int = model.LEAST_NARROW_COLUMNS) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts, found = unit.facts, unit.contraction
     operands = None if found is None or not found.is_plain else found.weights(unit.constants)
@@ -159,8 +185,8 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     image, weight = operands
     left, right, wide = image.buffer.dtype.name, weight.buffer.dtype.name, facts.target.dtype.name
-    known = amx.DOTS.get((left, right))
-    if known is None or known[0] != wide:
+    group = {("bfloat16", "float32"): 2, ("uint8", "int32"): 4, ("int8", "int32"): 4}.get((left, wide))
+    if group is None:
         return None
     depth = [axis for axis in facts.reduce if facts.step(image, axis.var) == 1 and uses(weight, axis)]
     across = [axis for axis in found.only(image) if extent(axis) > 1]
@@ -169,7 +195,7 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     pixel, lane, channels = across[-1], lanes[-1], extent(depth[0])
     far = facts.step(image, pixel.var)
-    if channels > amx.TILE * known[1] or channels % known[1] or extent(lane) % model.LEAST_NARROW_COLUMNS:
+    if channels > amx.TILE * group or channels % group or extent(lane) % least:
         return None
     if far is None or far <= 0 or far % channels or not _is_plain(facts, weight, lanes):
         return None
@@ -224,31 +250,35 @@ class _Nest:
         self.unit.done.update([sums.name, self.final.name, packed.name])
 
     def in_tiles(self) -> None:
-        """All the steps, for sums in tile registers."""
+        """All the steps, for sums in tiles: in registers of their own, or squares in vector registers."""
         s, stored, kernel = self.s, self.sums, self.kernel
-        assert kernel.tiles is not None
         stored.pad(stored.axis[self.pixel], kernel.rows)
         packed = self.pack()
-        tile = s.cache_write(nest.result_of(stored), TILES.name)
-        left = self.tiles_of_image(tile)
-        around, _ = self.outer_loops()
+        tile = s.cache_write(nest.result_of(stored), nest.scope_of(kernel))
+        left = None if kernel.tiles is None else self.tiles_of_image(tile)
+        around, inside = self.outer_loops()
+        if left is None:
+            nest.unroll(self.final, inside[:-1])
         stored.compute_at(self.final, around, exact=False)
         drained = nest.drain(stored, kernel, self.pixel, self.lane)
         tile.compute_at(self.final, around, exact=False)
         nest.in_tiles(tile, kernel, self.pixel, self.lane)
-        self.align(tile, 2)
         axes, steps = list(tile.axis), self.steps(tile)
         rows = [*nest.without(axes, self.pixel, self.lane), axes[self.pixel]]
+        if left is not None:
+            self.align(tile, 2)
         step, product = nest.multiply(tile, kernel, [], steps, rows, axes[self.lane])
-        right = s.cache_read(nest.result_of(packed), TILES.name, [tile.name])
-        self.align(right, 3)
-        self.load(left, right, tile, step)
+        if left is not None:
+            right = s.cache_read(nest.result_of(packed), TILES.name, [tile.name])
+            self.align(right, 3)
+            self.load(left, right, tile, step)
         nest.by_instruction(tile, kernel, product)
         deepest = next((loop for loop in reversed(steps[:-1]) if extent_of(tile, loop) > 1), None)
         if self.shares > 1 and deepest is not None:
             tile.prefetch(nest.result_of(packed), deepest, self.shares, outer=around)
-        stored.tensorize(drained, kernel.tiles.store)
-        self.unit.done.update([stored.name, self.final.name, tile.name, packed.name, *nest.in_tile_registers(s)])
+        stored.tensorize(drained, kernel.store)
+        names = [stored.name, self.final.name, tile.name, packed.name]
+        self.unit.done.update([*names, *nest.in_tile_registers(s)])
 
     def pack(self) -> Stage:
         """The weights: so many output channels, then a block of input channels, the window, what is inside a block."""

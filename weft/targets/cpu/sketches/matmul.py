@@ -28,7 +28,7 @@ import numpy as np
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
 from weft.schedule.facts import OFTEN_ZERO, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -36,7 +36,7 @@ from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import parallelize, schedule_elementwise
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
-from weft.targets.cpu.microkernels import MicroKernel, dots, fma, tiles
+from weft.targets.cpu.microkernels import MicroKernel, dots, fma, squares, tiles
 from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.product import Product, product_of
 
@@ -121,23 +121,60 @@ def match_dots(unit: Unit) -> Sketch | None:
     """The sketch of a product of bytes by dot products of vectors; None for other programs, or other machines."""
     product = product_of(unit)
     kernel = None if product is None else dots(product.kinds, unit.target)
-    if product is None or kernel is None or product.left.buffer is product.right.buffer or not product.has_all_columns:
+    return None if product is None or kernel is None else _in_vectors(unit, product, kernel)
+
+
+def match_squares(unit: Unit) -> Sketch | None:
+    """The sketch of one by products of squares, two rows in each."""
+    product = product_of(unit)
+    kernel = None if product is None else squares(product.kinds, unit.target)
+    if product is None or kernel is None or product.row is None or not product.has_whole(product.left, product.row):
+        return None
+    return _in_vectors(unit, product, kernel)
+
+
+def _in_vectors(unit: Unit, product: Product, kernel: MicroKernel) -> Sketch | None:
+    if product.left.buffer is product.right.buffer or not product.has_all_columns:
         return None
     if not all(product.has_whole(load, product.depth) for load in (product.left, product.right)):
         return None
     cores, l2 = unit.target.cores, unit.target.cache_bytes[1] or 256 << 10
-    rows, vectors = register_tile(product, unit.target, kernel.lanes, ceildiv(cores, product.count))
-    vectors = min(vectors, 4)
+    if kernel.rows > 1:
+        rows, vectors = _tile_of_squares(product, unit.target, kernel)
+    else:
+        rows, vectors = register_tile(product, unit.target, kernel.lanes, ceildiv(cores, product.count))
+        vectors = min(vectors, 4)
     width = vectors * kernel.lanes
     panels = l2 * 3 // 8 // (product.k * width)
     columns = _columns_in_cache(product, width, panels, cores if product.count < cores else 1)
-    knobs = {"rows": tuple(range(1, min(product.m, 12) + 1)), "vectors": (1, 2, 3, 4), "panels": (1, 4, 16)}
+    each = kernel.rows
+    knobs = {
+        "rows": tuple(range(each, max(each, min(product.m, 12)) + 1, each)),
+        "vectors": tuple(n * each for n in (1, 2, 3, 4)),
+        "panels": (1, 4, 16),
+    }
     point = {"rows": rows, "vectors": vectors, "panels": columns // width}
 
     def apply(point: Point) -> None:
         _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
 
     return model.ruled("matmul", unit, knobs, point, apply, kernel)
+
+
+def _tile_of_squares(product: Product, target: Target, kernel: MicroKernel) -> tuple[int, int]:
+    """Rows and vectors of the register tile: as for vectors of sums, but each row is loaded, and whole tiles are padded."""
+    core, steps = core_of(target), ceildiv(product.k, kernel.depth)
+    held = model.Tiles(core, product.m, product.n, steps, target.vector_registers).fits
+
+    def cycles(columns: Columns) -> Any:
+        rows, vectors = columns["rows"], columns["vectors"]
+        high = rows // kernel.rows
+        count = ceildiv(product.m, rows) * ceildiv(product.n, vectors * kernel.lanes)
+        return count * (steps * model.square_cycles(core, rows, vectors) + model.TILE_CYCLES + 4 * high * vectors)
+
+    choices = {"rows": range(2, 17, 2), "vectors": range(2, 9, 2)}
+    tile, _ = cheapest(choices, cycles, lambda columns: held(columns["rows"] // kernel.rows, columns["vectors"]))
+    return tile["rows"], tile["vectors"]
 
 
 # ---------------------------------------------------------------------------------------------------- vectors of floats
@@ -324,11 +361,11 @@ class _Nest:
         self.pack()
         self.outer_loops()
         step, micro = None, self.sums
-        if self.kernel.tiles is not None:
+        if self.kernel.store:
             self.tile_final()
-            assert self.left is not None and self.row is not None
-            operands = self.left, self.right[0], self.row, self.lane
-            nest.multiply_in_tiles(self.sums, self.final, self.around[-1], self.kernel, *operands)
+            assert self.row is not None
+            packed = [] if self.left is None else [self.left, self.right[0]]
+            nest.multiply_in_tiles(self.sums, self.final, self.around[-1], self.kernel, packed, self.row, self.lane)
         else:
             micro = self.blocked() if 0 < self.plan.depth < self.product.k else self.straight()
             micro.set_scope("local")
@@ -345,9 +382,9 @@ class _Nest:
     def pack(self) -> None:
         """Copies of the operands as the micro-kernel wants them; the sums are padded as they are."""
         s, product, kernel, plan, reader = self.s, self.product, self.kernel, self.plan, self.sums.name
-        if kernel.tiles is not None or not product.has_rows_of_groups(kernel.depth):
+        if kernel.tiles is not None or not self.reads_left:
             down, across = product.left_dims
-            rows = {across: plan.rows} if kernel.tiles is not None else {}
+            rows = {across: plan.rows} if kernel.store else {}
             self.left = nest.padded_copy(s, product.left, reader, {**rows, down: kernel.depth})
         loads = (product.right, product.low) if plan.packed else ()
         steps = dict.fromkeys(product.right_depth, kernel.depth) if kernel.depth > 1 else {}
@@ -358,13 +395,22 @@ class _Nest:
             self.store_left(self.left)
         for copy in self.right:
             nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, plan.width)
-        if kernel.tiles is None:
+        if not kernel.store:
             nest.store_last(self.sums, self.lane)
+
+    @property
+    def reads_left(self) -> bool:
+        """Whether the left operand can be read where it lies: whole groups of its rows, and whole tiles of rows."""
+        product, kernel = self.product, self.kernel
+        whole = kernel.rows == 1 or (
+            product.m % self.plan.rows == 0 and product.left_dims[1] == len(product.left.indices) - 2
+        )
+        return whole and product.has_rows_of_groups(kernel.depth)
 
     def pad_sums(self) -> None:
         """Sums in whole tiles, as the operands are."""
         self.sums.pad(self.sums.axis[self.lane], self.whole)
-        if self.row is not None and self.kernel.tiles is not None:
+        if self.row is not None and self.kernel.store:
             self.sums.pad(self.sums.axis[self.row], self.plan.rows)
         if self.kernel.depth > 1:
             self.sums.pad(self.sums.reduce_axis[0], self.kernel.depth)
@@ -373,7 +419,7 @@ class _Nest:
         """The left operand with the reduction innermost, or in tiles."""
         down, across = self.product.left_dims
         if self.kernel.tiles is None:
-            nest.store_last(copy, down)
+            nest.store_last(copy, *([across] if self.kernel.store else []), down)
             return
         rows = self.kernel.rows_of_tiles(f"d{across}", f"d{down}", self.plan.rows)
         nest.store_as(copy, lambda names: [*nest.without(names, across, down), *rows])
@@ -412,7 +458,7 @@ class _Nest:
         row, lane = [None, *self.inside][-2:]
         width, written = min(self.plan.width, self.plan.columns), self.kernel.tiles is None
         assert lane is not None
-        self.around = nest.cut_tiles(self.final, row, lane, self.plan.rows, width, self.kernel.lanes, written=written)
+        self.around = nest.cut_tiles(self.final, row, lane, self.plan.rows, width, self.kernel.vector, written=written)
 
     def blocked(self) -> Stage:
         """Several blocks of the reduction: their tiles are added up in a block of sums, which the epilogue reads."""

@@ -268,28 +268,34 @@ def by_instruction(stage: Stage, kernel: MicroKernel, loop: Var) -> None:
 
 
 def multiply_in_tiles(
-    stored: Stage, reader: Stage, at: Var, kernel: MicroKernel, left: Stage, right: Stage, row: int, lane: int
+    stored: Stage, reader: Stage, at: Var, kernel: MicroKernel, packed: Sequence[Stage], row: int, lane: int
 ) -> None:
-    """A product in tile registers, for what its reader takes inside a loop; the sums go there by a small array.
+    """A product in tiles, for what its reader takes inside a loop; the sums go there by a small array.
 
-    `left` and `right` are the packed operands, `row` and `lane` the dimensions of the sums that are cut into tiles.
+    `packed` are the operands, `row` and `lane` the dimensions of the sums that are cut into tiles. An instruction of
+    vector registers loads its operands itself.
     """
     s = stored.schedule
-    assert kernel.tiles is not None
-    tile = s.cache_write(result_of(stored), TILES.name)
+    tile = s.cache_write(result_of(stored), scope_of(kernel))
     stored.compute_at(reader, at, exact=False)
     drained = drain(stored, kernel, row, lane)
     tile.compute_at(reader, at, exact=False)
     in_tiles(tile, kernel, row, lane)
     axes = list(tile.axis)
     step, product = multiply(tile, kernel, without(axes, row, lane), tile.reduce_axis, [axes[row]], axes[lane])
-    for packed, dims, name in ((left, 2, kernel.tiles.load_left), (right, 3, kernel.tiles.load_right)):
-        loaded = s.cache_read(result_of(packed), TILES.name, [tile.name])
+    loads = () if kernel.tiles is None else ((2, kernel.tiles.load_left), (3, kernel.tiles.load_right))
+    for copy, (dims, name) in zip(packed, loads):
+        loaded = s.cache_read(result_of(copy), TILES.name, [tile.name])
         loaded.compute_at(tile, step)
         unroll(loaded, loaded.axis[:-dims])
         loaded.tensorize(loaded.axis[-dims], name)
     by_instruction(tile, kernel, product)
-    stored.tensorize(drained, kernel.tiles.store)
+    stored.tensorize(drained, kernel.store)
+
+
+def scope_of(kernel: MicroKernel) -> str:
+    """Where tiles of sums are: in registers of their own, or in those of vectors."""
+    return "local" if kernel.tiles is None else TILES.name
 
 
 def drain(stored: Stage, kernel: MicroKernel, row: int, lane: int) -> Var:

@@ -1,0 +1,44 @@
+"""Weights in blocks: each keeps its values and its alignment, whatever comes after it."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+
+from weft.compiler.lowering.weights import ALIGNMENT, BLOCK_BYTES, WeightBlocks
+from weft.runtime.model.module_file import prefer_large_pages
+
+RANDOM = np.random.default_rng(0)
+
+
+def test_weights_lie_side_by_side_and_do_not_overlap() -> None:
+    blocks = WeightBlocks()
+    given = [RANDOM.standard_normal((n, 3)).astype(np.float32) for n in (7, 1000, 1, 33)]
+    given.append(RANDOM.integers(-128, 128, (5, 13)).astype(np.int8))
+    made = [blocks.copy(array) for array in given]
+    for want, got in zip(given, made):
+        assert got.ctypes.data % ALIGNMENT == 0 and got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+    assert len({id(array.base) for array in made}) == 1
+
+
+def test_a_weight_larger_than_a_block_gets_its_own() -> None:
+    blocks = WeightBlocks()
+    small = blocks.copy(np.arange(10))
+    large = blocks.copy(np.ones(BLOCK_BYTES + 8, np.uint8)[::1])
+    turned = blocks.copy(np.arange(12).reshape(3, 4).T)
+    assert large.size == BLOCK_BYTES + 8 and large.all() and large.ctypes.data % ALIGNMENT == 0
+    np.testing.assert_array_equal(small, np.arange(10))
+    np.testing.assert_array_equal(turned, np.arange(12).reshape(3, 4).T)
+    assert turned.flags.c_contiguous
+
+
+def test_a_mapped_file_is_readable_whatever_the_system_gives(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(b"weights" * 1000)
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    prefer_large_pages(mapped)
+    assert mapped[-7:] == b"weights"

@@ -1,0 +1,258 @@
+"""Forms for every size: one compile, whatever sizes the calls bring."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import weft
+from tests.compiler.graphs import check, mlp, random_inputs
+from weft.compiler import specialize
+from weft.compiler.module import SizeWarning
+from weft.compiler.sizes import background
+from weft.compiler.sizes.open_checks import conditions_of
+from weft.compiler.sizes.open_sizes import Numbers
+from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
+from weft.expr.nodes import Var
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, TensorType, Value
+from weft.graph.passes.infer import infer
+from weft.models.builder import Builder
+from weft.runtime.model.runner import find_numbers
+
+
+@pytest.fixture(autouse=True)
+def no_background():
+    with knobs.override(sizes="first", cache=False):
+        yield
+
+
+def layer(batch: Var, length: Var) -> Graph:
+    """Heads of attention as exporters write them: shapes by Shape, Slice and Concat, then rows and a product."""
+    b = Builder("layer")
+    x = Value("x", TensorType("float32", (batch, length, 16)))
+    b.inputs.append(x)
+    sizes = b.node("Slice", b.node("Shape", x), b.ints(0), b.ints(2))
+    shape = b.node("Concat", sizes, b.ints(4, 4), axis=0)
+    q = b.node("Transpose", b.node("Reshape", b.dense(x, 16, 16), shape), perm=[0, 2, 1, 3])
+    k = b.node("Transpose", b.node("Reshape", x, shape), perm=[0, 2, 3, 1])
+    v = b.node("Transpose", b.node("Reshape", x, shape), perm=[0, 2, 1, 3])
+    mixed = b.node("MatMul", b.node("Softmax", b.node("MatMul", q, k), axis=-1), v)
+    rows = b.node("Reshape", b.node("Transpose", mixed, perm=[0, 2, 1, 3]), b.ints(0, 0, 16))
+    return infer(b.finish(b.node("Add", x, b.dense(rows, 16, 16))))
+
+
+def image(height: Var, width: Var) -> Graph:
+    """Windows over an image of any size."""
+    b = Builder("image")
+    x = Value("x", TensorType("float32", (2, 3, height, width)))
+    b.inputs.append(x)
+    y = b.relu(b.conv(x, 3, 8, 3, 2, 1, bias=True))
+    y = b.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+    y = b.node("AveragePool", y, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    return infer(b.finish(b.node("Add", y, b.node("GlobalAveragePool", y))))
+
+
+def compiles(monkeypatch):
+    """Counts how often a form is made."""
+    made = []
+    build = specialize.Executor._build
+    monkeypatch.setattr(specialize.Executor, "_build", lambda *a: (made.append(a[1]), build(*a))[1])
+    return made
+
+
+@pytest.mark.parametrize("sizes", [[(2, 5), (1, 1), (3, 17), (2, 0), (0, 3), (7, 64), (2, 5), (1, 130)]])
+def test_no_call_after_the_first_compiles(monkeypatch, sizes):
+    made = compiles(monkeypatch)
+    graph = layer(Var("batch"), Var("length"))
+    module = weft.compile(graph)
+    for at, (batch, length) in enumerate(sizes):
+        check(graph, random_inputs(graph, at, {"batch": batch, "length": length}), module)
+        assert len(made) == 2, sizes[: at + 1]
+    assert module.specializations[-1].host_nodes == []
+
+
+@pytest.mark.parametrize("sizes", [(9, 12), (32, 7), (8, 8), (1, 1), (40, 33), (3, 0)])
+def test_images_of_any_size(sizes):
+    graph = image(Var("height"), Var("width"))
+    with knobs.override(sizes="open"):
+        module = weft.compile(graph)
+    module(np.zeros((2, 3, 16, 16), "float32"))
+    (form,) = module.specializations
+    assert form.host_nodes == []
+    arrays = random_inputs(graph, 3, dict(zip(("height", "width"), sizes)))
+    try:
+        wanted = interpret_graph(graph, arrays)
+    except weft.WeftError:
+        with pytest.raises(weft.WeftError):
+            module(*arrays)
+        return
+    np.testing.assert_allclose(module(*arrays), wanted[0], rtol=1e-4, atol=1e-5)
+
+
+def two_inputs(first: tuple, second: tuple) -> Graph:
+    b = Builder("sum")
+    x, y = Value("x", TensorType("float32", first)), Value("y", TensorType("float32", second))
+    b.inputs += [x, y]
+    return infer(b.finish(b.node("Mul", b.node("Add", x, y), b.constant(np.float32(2)))))
+
+
+@pytest.mark.parametrize("shapes", [((4,), (4,)), ((1,), (5,)), ((6,), (1,)), ((1,), (1,)), ((0,), (1,))])
+def test_one_of_two_open_sizes_may_be_one(shapes):
+    graph = two_inputs((Var("a"),), (Var("b"),))
+    with knobs.override(sizes="open"):
+        module = weft.compile(graph)
+    x, y = (np.arange(*shape, dtype="float32") for shape in shapes)
+    np.testing.assert_array_equal(module(x, y), (x + y) * 2)
+
+
+def test_open_sizes_that_do_not_fit_are_an_error():
+    with knobs.override(sizes="open"):
+        module = weft.compile(two_inputs((Var("a"),), (Var("b"),)))
+    module(np.ones(3, "float32"), np.ones(3, "float32"))
+    with pytest.raises(weft.WeftError):
+        module(np.ones(3, "float32"), np.ones(4, "float32"))
+
+
+def matrices(first: tuple, second: tuple, op: str, **attributes) -> Graph:
+    b = Builder("two")
+    x, y = Value("x", TensorType("float32", first)), Value("y", TensorType("float32", second))
+    b.inputs += [x, y]
+    return infer(b.finish(b.node(op, x, y, **attributes)))
+
+
+@pytest.mark.parametrize("op, wrong", [("MatMul", ((2, 3), (4, 5))), ("Concat", ((2, 3), (3, 3)))])
+def test_sizes_that_a_graph_does_not_take_are_refused_in_the_call(op, wrong):
+    axis = {"axis": 1} if op == "Concat" else {}
+    with knobs.override(sizes="open"):
+        module = weft.compile(matrices((Var("a"), Var("b")), (Var("c"), Var("d")), op, **axis))
+    square = np.ones((3, 3), "float32")
+    for _ in range(2):
+        module(square, square)
+        with pytest.raises(weft.WeftError):
+            module(*(np.ones(shape, "float32") for shape in wrong))
+
+
+def test_only_nodes_with_conditions_are_asked():
+    a, b, c = Var("a"), Var("b"), Var("c")
+    assert [k.node.op for k in conditions_of(matrices((a, b), (b, c), "MatMul"), {}).checks] == []
+    assert [k.node.op for k in conditions_of(matrices((a, b), (c, 3), "MatMul"), {}).checks] == ["MatMul"]
+
+
+def test_a_name_that_two_inputs_share_may_have_two_sizes():
+    n = Var("n")
+    b = Builder("shared")
+    x, y = Value("x", TensorType("float32", (n, 3))), Value("y", TensorType("float32", (n, 3)))
+    b.inputs += [x, y]
+    module = weft.compile(infer(b.finish(b.node("Concat", x, y, axis=0))))
+    ones = np.ones((4, 3), "float32")
+    assert module(ones, ones).shape == (8, 3)
+    with pytest.warns(SizeWarning, match="size n is 4 in input 'x' and 2 in input 'y'"):
+        assert module(ones, ones[:2]).shape == (6, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert module(ones[:1], ones).shape == (5, 3)
+
+
+def test_ranges_are_compiled_ahead_and_checked(monkeypatch):
+    made = compiles(monkeypatch)
+    module = weft.compile(mlp(Var("batch")), shapes={"x": (range(1, 9), 20)})
+    assert len(made) == 1
+    for size in (1, 8, 5):
+        assert module(np.ones((size, 20), "float32")).shape == (size, 7)
+    assert len(made) == 1
+    with pytest.raises(ArgumentError, match=r"sizes of range\(1, 9\) along axis 0"):
+        module(np.ones((9, 20), "float32"))
+
+
+def test_threads_with_different_sizes():
+    graph = layer(Var("batch"), Var("length"))
+    module = weft.compile(graph, threads=1)
+    cases = [random_inputs(graph, n, {"batch": n % 3 + 1, "length": 5 + 11 * n}) for n in range(6)]
+    wanted = [interpret_graph(graph, case)[0] for case in cases]
+    module(*cases[0])
+    failed: list[int] = []
+
+    def call(at: int) -> None:
+        for turn in range(20):
+            at = (at + turn) % len(cases)
+            if not np.allclose(module(*cases[at]), wanted[at], rtol=1e-3, atol=1e-4):
+                failed.append(at)
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def test_arenas_do_not_grow_with_the_number_of_sizes():
+    graph = mlp(Var("batch"))
+    with knobs.override(sizes="open"):
+        module = weft.compile(graph)
+    for size in [*range(1, 40), *range(40, 0, -1)]:
+        module(np.zeros((size, 20), "float32"))
+    (form,) = module.specializations
+    assert len(form.runner._arenas) == 1 and form.runner._arenas[0][1].nbytes <= 40 * (33 + 16) * 4 + 256
+
+
+def test_a_saved_module_takes_other_sizes(tmp_path):
+    graph = mlp(Var("batch"))
+    module = weft.compile(graph)
+    module(np.zeros((3, 20), "float32"))
+    module.save(tmp_path / "m.weft")
+    loaded = weft.load(tmp_path / "m.weft")
+    for size in (3, 5, 1):
+        check(graph, random_inputs(graph, size, {"batch": size}), loaded)
+
+
+def test_what_has_no_open_form_is_compiled_for_each_size():
+    b = Builder("recurrent")
+    x = Value("x", TensorType("float32", (Var("steps"), 2, 5)))
+    b.inputs.append(x)
+    weight, recurrence = b.normal(1, 32, 5, scale=0.4), b.normal(1, 32, 8, scale=0.4)
+    graph = infer(b.finish(b.node("LSTM", x, weight, recurrence, hidden_size=8)))
+    module = weft.compile(graph)
+    for steps in (3, 5):
+        check(graph, random_inputs(graph, steps, {"steps": steps}), module)
+    assert len(module.specializations) == 2 and "LSTM" in (module._executor._closed or "")
+    assert "no form for all sizes" in module.report()
+
+
+def test_the_numbers_of_a_call():
+    n = Var("n")
+    graph = mlp(n)
+    numbers = Numbers(graph)
+    assert numbers.shape((n, 4, n * 2)) == (~0, 4, ~1)
+    find = find_numbers(numbers.finish())
+    assert find([np.zeros((3, 20))]) == ((3, 6), (), 0)
+    assert find([np.zeros((0, 20))]) is None
+
+
+@pytest.mark.slow
+def test_sizes_that_come_often_get_a_form_in_the_background(monkeypatch):
+    monkeypatch.setattr(background, "is_faster", lambda form, other, arrays: True)
+    graph = mlp(Var("batch"))
+    with knobs.override(sizes="background"):
+        module = weft.compile(graph)
+    for size in (2, 6, 6, 6, 9):
+        check(graph, random_inputs(graph, size, {"batch": size}), module)
+    assert background.settle(120)
+    assert [key[0][0] for key, _ in module._executor.items()] == [(2, 20), (6, 20)]
+    check(graph, random_inputs(graph, 1, {"batch": 6}), module)
+
+
+@pytest.mark.slow
+def test_a_form_that_is_not_faster_is_dropped(monkeypatch):
+    monkeypatch.setattr(background, "is_faster", lambda form, other, arrays: False)
+    with knobs.override(sizes="background"):
+        module = weft.compile(mlp(Var("batch")))
+    for size in (2, 6, 6, 6):
+        module(np.zeros((size, 20), "float32"))
+    assert background.settle(120)
+    assert len(module._executor.items()) == 1

@@ -1,0 +1,442 @@
+"""Scheduled programs to machine code: constants packed ahead, kernels deduplicated, lowered and compiled on all cores.
+
+In: a `GroupProgram`. Out: a `Kernel` (symbol, object code, how it got there) and the parameters that a call takes.
+A copy of a constant that a schedule makes (a packed weight) is taken out of the kernel: it is made now, once.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from weft.builder import with_arguments
+from weft.codegen.c.program import DeviceProgram
+from weft.codegen.llvm import compile as llvm_compile
+from weft.codegen.llvm.generate import entry_symbol, generate
+from weft.compiler.cache.models import weft_itself
+from weft.compiler.kernels.inplace import overwritable
+from weft.compiler.kernels.layouts import fill_borders
+from weft.compiler.kernels.program import GroupProgram
+from weft.compiler.kernels.workers import Job, Workers, elsewhere
+from weft.core.errors import ExpressionError
+from weft.core.knobs import knobs
+from weft.expr.digits import Digit, are_whole, digit_of
+from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
+from weft.graph.ir import Array, Graph, Value
+from weft.graph.passes.layout import Layout
+from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
+from weft.loop.passes.turn_loops import turns_by_call
+from weft.loop.regions import conjuncts
+from weft.loop.tree import BUFFER_NOTES, blocks_in
+from weft.loop.verifier import verify
+from weft.plan.overrides import apply_override, apply_record, records
+from weft.plan.planner import picks_by_default
+from weft.plan.typical import plan_typical
+from weft.runtime.cache_folder import cache_folder
+from weft.runtime.object_cache import kept_object
+from weft.schedule.schedule import Tried
+from weft.schedule.trace import Trace
+from weft.targets.base import Target, fact_text
+
+logger = logging.getLogger("weft.compiler")
+
+MOST_KEPT, LEAST_SECONDS = 4096, 0.02
+"""Kernels in the cache folder, and what LLVM must have taken for one to be kept there."""
+
+MOST_CACHED = 512
+"""Kernels that a process remembers, so that compiling a model again, or a part of it, is quick."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What lowering and LLVM make of a kernel: the text of LLVM IR, object code, and whether it turns by the call."""
+
+    llvm_ir: str
+    object_code: bytes
+    turns: bool
+
+
+@dataclass
+class Kernel:
+    """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about.
+
+    For a device it is a `program` (source and launches) instead of LLVM IR and object code.
+    """
+
+    symbol: str
+    label: str
+    scheduled: Func
+    code: Job[Code] | None = None
+    program: DeviceProgram | None = None
+    record: Trace | None = None
+    """The tuner's record that it was scheduled by; None where the planner chose."""
+    trace: Trace = field(default_factory=Trace)
+    """The steps of its schedule, those that lay out its parameters included."""
+    tried: Sequence[Tried] = ()
+    """What the planner tried, with what it would have tried next."""
+
+    @property
+    def object_code(self) -> bytes:
+        """The object file."""
+        assert self.code is not None
+        return self.code.result().object_code
+
+    @property
+    def llvm_ir(self) -> str:
+        """The program that LLVM gets; empty for a device."""
+        return "" if self.code is None else self.code.result().llvm_ir
+
+    @property
+    def turns(self) -> bool:
+        """Whether it is told which call is an odd one."""
+        return self.code is not None and self.code.result().turns
+
+
+Part = tuple[int, Digit]
+"""An axis, and which digit of it."""
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A constant as a kernel wants it: padded to `sizes`, axes cut into digits and put in order (None: always 0)."""
+
+    source: int
+    sizes: tuple[int, ...]
+    order: tuple[Part | None, ...]
+
+    def apply(self, array: Array) -> Array:
+        """The packed array, zeros where an axis does not fill its digits."""
+        return np.ascontiguousarray(self.view(array))
+
+    def view(self, array: Array) -> Array:
+        """The packed array, but where its elements lie in memory."""
+        pads: list[tuple[int, int]] = []
+        shape: list[int] = []
+        place: dict[Part, int] = {}
+        for axis, size in enumerate(self.sizes):
+            digits = sorted(_digits(self.order, axis), key=lambda digit: -digit.step)
+            tops = -(-size // digits[0].step)
+            pads.append((0, tops * digits[0].step - array.shape[axis]))
+            for digit in digits:
+                place[(axis, digit)] = len(shape)
+                shape.append(digit.count or tops)
+        padded = np.pad(array, pads) if any(after for _, after in pads) else array
+        ordered = padded.reshape(shape).transpose([place[part] for part in self.order if part is not None])
+        units = [position for position, part in enumerate(self.order) if part is None]
+        return np.expand_dims(ordered, units)
+
+
+def _digits(order: Sequence[Part | None], axis: int) -> list[Digit]:
+    return [part[1] for part in order if part is not None and part[0] == axis]
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A kernel's program, and its parameters: positions of the group's, or packings of constant ones."""
+
+    func: Func
+    parameters: tuple[int | Packing, ...]
+
+
+def plan_schedule(
+    program: GroupProgram,
+    target: Target,
+    fixed: Sequence[Buffer],
+    sizes: Mapping[str, int] | None = None,
+    record: Trace | None = None,
+) -> bool:
+    """Gives a program its schedule: a record's, or what the target chooses without a trial; whether it is the record's.
+
+    `fixed` are parameters that never change, `sizes` what its open sizes typically are.
+    """
+    if record is not None and apply_record(program.schedule, record):
+        return True
+    if program.schedule.func.size_vars:
+        plan_typical(program.schedule, target, fixed, sizes or {})
+    else:
+        program.schedule.plan(target, fixed)
+    return False
+
+
+def program_text(program: GroupProgram, fixed: Sequence[Buffer]) -> str:
+    """What a program is known by before it is planned, on any machine."""
+    func = with_arguments(program.schedule.func, program.buffers).replace(name="kernel")
+    borders = [(buffer.name, layout) for buffer, layout in program.bordered]
+    return f"{[b.name for b in fixed]}|{borders}|{func!r}"
+
+
+def program_key(text: str) -> str:
+    """The key that records of a program have."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def lift_scheduled(program: GroupProgram, fixed: Sequence[Buffer]) -> Lifted:
+    """A program that has its schedule, as a kernel: borders filled, copies of constants taken out."""
+    func = fill_borders(with_arguments(program.schedule.func, program.buffers), program.bordered)
+    return lift_packing(func, list(fixed))
+
+
+class KernelCompiler:
+    """Compiles programs for one target; other processes lower one while the next is planned."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.layouts: Mapping[Value, Layout] = {}
+        """How values between kernels lie in memory, where that is not plainly."""
+        self.often_zero: Collection[Value] = ()
+        """Values that hold many zeros."""
+        self.sizes: Collection[Var] = ()
+        """Sizes that are open."""
+        self.whole: Graph | None = None
+        """The graph with the arithmetic of shapes that kernels for open sizes do not need."""
+        self.typical: Mapping[Var, int] = {}
+        """What they typically are."""
+        self.block = 1
+        """How many channels of a convolution's sums lie together."""
+        self.machine = fact_text(target)
+        """The facts about the target, as a part of what kernels are known by."""
+        self._workers = Workers()
+        self._handed: dict[str, Kernel] = {}
+        self._refused: dict[str, Exception] = {}
+        self._folder = cache_folder("kernels") if knobs.cache and target.is_host and not target.on_device else None
+
+    def compile(
+        self, program: GroupProgram, constants: Mapping[Value, Array], label: str, given: Trace | None = None
+    ) -> tuple[Kernel, tuple[int | Packing, ...]]:
+        """The kernel of a program, and its parameters; raises a WeftError where there is none.
+
+        `given` is a schedule that a user gave for it.
+        """
+        fixed = [buffer for value, buffer in program.inputs if value in constants]
+        if given is not None or not picks_by_default():
+            made = self._make(program, fixed, label, given)
+            if made[0].code is not None:
+                made[0].code.result()  # what a user gave is refused here
+            return made
+        text = program_text(program, fixed)
+        in_use = records()
+        record = in_use.traces.get(program_key(text)) if in_use is not None and in_use.traces else None
+        # Everything that a choice may use: the program, the facts, the record.
+        described = f"{self.machine}|{'' if record is None else record.to_json()}|{self._typical(program)}|{text}"
+        key = hashlib.sha256(described.encode()).hexdigest()
+        found = _CACHE.get(key)
+        if found is None:
+            found = self._make(program, fixed, label, record=record)
+            _CACHE[key] = found
+            if len(_CACHE) > MOST_CACHED:
+                _CACHE.popitem(last=False)
+        else:
+            _CACHE.move_to_end(key)
+        self._handed[key] = found[0]
+        return found
+
+    def _typical(self, program: GroupProgram) -> dict[str, int]:
+        """What a program's open sizes typically are."""
+        return {name: self.typical[var] for name, var in program.sizes.items() if var in self.typical}
+
+    def _make(
+        self,
+        program: GroupProgram,
+        fixed: list[Buffer],
+        label: str,
+        given: Trace | None = None,
+        record: Trace | None = None,
+    ) -> tuple[Kernel, tuple[int | Packing, ...]]:
+        start = time.thread_time()
+        if given is not None:
+            apply_override(program.schedule, given, label)
+        elif not plan_schedule(program, self.target, fixed, self._typical(program), record):
+            record = None
+        logger.debug("%s: %.3f s for its schedule", label, time.thread_time() - start)
+        lifted = lift_scheduled(program, fixed)
+        plain = re.sub(r"\W", "_", label)[:40]
+        # Kernels are told apart by what they do: two schedules of one program are two kernels.
+        scheduled = hashlib.sha256(f"{self.machine}|{lifted.func.replace(name='kernel')!r}".encode()).hexdigest()
+        named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
+        if named.name in self._refused:
+            raise self._refused[named.name]
+        try:
+            verify(named)
+            made, schedule = self._generated(named, label), program.schedule
+            return replace(made, record=record, trace=schedule.trace, tried=schedule.tried), lifted.parameters
+        except RecursionError:
+            raise ExpressionError("the program nests too deep") from None
+
+    def _generated(self, func: Func, label: str) -> Kernel:
+        if self.target.on_device:
+            program = self.target.generate(self.target.lower(func))
+            return Kernel(program.name, label, func, program=program)
+        job, send = Job(lambda: self.code(func, label)), elsewhere.get()
+        asked = None if send is None else send(func, self.target)
+        self._workers.submit(job, None if asked is None else lambda: self._kept(Code(*asked())))
+        return Kernel(entry_symbol(func.name), label, func, job)
+
+    def _kept(self, made: Code) -> Code:
+        """Code that others made, in the cache folder too."""
+        kept_object(self._folder, self._facts(made.llvm_ir), lambda: made.object_code, MOST_KEPT)
+        return made
+
+    def _facts(self, text: str) -> Sequence[str]:
+        return () if self._folder is None else (text, self.machine, *weft_itself())
+
+    def code(self, func: Func, label: str) -> Code:
+        """Machine code; it is kept in the cache folder as soon as it is there."""
+        start = time.thread_time()
+        lowered = self.target.lower(func)
+        text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
+        middle = time.thread_time()
+        make = functools.partial(llvm_compile.emit_object, text, self.target)
+        code = kept_object(self._folder, self._facts(text), make, MOST_KEPT, LEAST_SECONDS)
+        said = "%s: lowered in %.3f s, %.3f s in LLVM for %d KB of text"
+        logger.debug(said, label, middle - start, time.thread_time() - middle, len(text) >> 10)
+        return Code(text, code, turns_by_call(lowered))
+
+    def finish(self) -> bool:
+        """Waits for the code of all kernels; whether there are some that turn out to have none: compile them again."""
+        self._workers.finish()
+        refused = len(self._refused)
+        for key, kernel in self._handed.items():
+            try:
+                if kernel.code is not None:
+                    kernel.code.result()
+            except RecursionError:
+                self._refused[kernel.scheduled.name] = ExpressionError("the program nests too deep")
+            except Exception as error:  # noqa: BLE001 — raised again where the kernel is wanted
+                self._refused[kernel.scheduled.name] = error
+            if kernel.scheduled.name in self._refused:
+                _CACHE.pop(key, None)
+        self._handed = {}
+        return len(self._refused) > refused
+
+    def close(self) -> None:
+        """Ends the processes that still work."""
+        self._workers.close()
+
+
+_CACHE: OrderedDict[str, tuple[Kernel, tuple[int | Packing, ...]]] = OrderedDict()
+
+
+def _with_overlaps(func: Func) -> Func:
+    """The program with a note of the parameters that the memory plan may place over one another."""
+    pairs = overwritable(func)
+    names = sorted({func.params[at].name for pair in pairs for at in pair})
+    return func.replace(annotations={**func.annotations, "may_overlap": names}) if names else func
+
+
+# ---------------------------------------------------------------------------------------------------------- packing
+
+
+def lift_packing(func: Func, fixed: list[Buffer]) -> Lifted:
+    """Takes the copies of constants out of a program; each becomes a parameter."""
+    params = [p for p in func.params if isinstance(p, Buffer)]
+    places: dict[Buffer, int | Packing] = {buffer: position for position, buffer in enumerate(params)}
+    body = list(func.body.stmts) if isinstance(func.body, Seq) else [func.body]
+    kept: list[Stmt] = []
+    moved: list[Buffer] = []
+    for stmt in body:
+        found = _packing_of(func, stmt, fixed, params)
+        if found is None:
+            kept.append(stmt)
+            continue
+        buffer, packing = found
+        places[buffer] = packing
+        moved.append(buffer)
+    if not moved or not kept:
+        return Lifted(func, tuple(range(len(params))))
+    rest = seq(*kept)
+    used = {r.buffer for block in blocks_in(rest) for r in (*block.reads, *block.writes)}
+    outputs = [p for p in params if p not in fixed]
+    new = [p for p in params if p in outputs or p in used]
+    inputs_first = [*new, *moved]
+    annotations = {key: note for key, note in func.annotations.items() if key not in BUFFER_NOTES}
+    made = func.replace(
+        params=inputs_first,
+        allocations=[b for b in func.allocations if b not in moved],
+        body=rest,
+        annotations={**annotations, **_notes(func, moved)},
+    )
+    return Lifted(made, tuple(places[p] for p in inputs_first))
+
+
+def _notes(func: Func, moved: list[Buffer]) -> dict[str, object]:
+    """The notes on buffers that stay."""
+    names = {buffer.name for buffer in moved}
+    out: dict[str, object] = {}
+    for key in BUFFER_NOTES & func.annotations.keys():
+        old = func.annotations[key]
+        kept = (
+            {n: v for n, v in old.items() if n not in names}
+            if isinstance(old, dict)
+            else [n for n in old if n not in names]
+        )
+        if kept:
+            out[key] = kept
+    return out
+
+
+def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer]) -> tuple[Buffer, Packing] | None:
+    """The packing that a statement is: one block that copies a whole constant under other indices."""
+    blocks = blocks_in(stmt)
+    if len(blocks) != 1:
+        return None
+    block = blocks[0]
+    body = block.body
+    if not isinstance(body, Store) or block.init is not None or not is_true(block.predicate):
+        return None
+    if body.buffer.scope != "global":  # a copy into memory of the machine's own, which each call fills
+        return None
+    found = _copied(body.value)
+    if found is None:
+        return None
+    load, tests = found
+    source, target = load.buffer, body.buffer
+    if source not in fixed or target not in func.allocations or source.strides is not None:
+        return None
+    axes = [axis.var for axis in block.axes]
+    sizes = _covered(block, source, tests) if list(load.indices) == axes else None
+    if sizes is None:
+        return None
+    order: list[Part | None] = []
+    for index in body.indices:
+        found_digit = digit_of(index)
+        if found_digit is not None and found_digit[0] in axes:
+            order.append((axes.index(found_digit[0]), found_digit[1]))
+        elif int_value(index) == 0:
+            order.append(None)
+        else:
+            return None
+    if not all(are_whole(_digits(order, axis)) for axis in range(len(axes))):
+        return None
+    return target, Packing(params.index(source), sizes, tuple(order))
+
+
+def _copied(value: Expr) -> tuple[Load, list[Expr]] | None:
+    """The load that a value is, and the tests beyond which it is 0 instead."""
+    tests: list[Expr] = []
+    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+        tests += conjuncts(value.condition)
+        value = value.then
+    return (value, tests) if isinstance(value, Load) else None
+
+
+def _covered(block: Block, source: Buffer, tests: list[Expr]) -> tuple[int, ...] | None:
+    """The extents of a block that copies the whole of a constant, and zeros past its ends; None for another block."""
+    extents = [int_value(axis.extent) for axis in block.axes]
+    shape = [int_value(size) for size in source.shape]
+    if len(extents) != len(shape):
+        return None
+    wanted = {axis.var: size for axis, size, extent in zip(block.axes, shape, extents) if size != extent}
+    limits = {t.a: int_value(t.b) for t in tests if isinstance(t, LT) and isinstance(t.a, Var)}
+    if len(limits) != len(tests) or limits != wanted:
+        return None
+    if any(e is None or s is None or e < s for e, s in zip(extents, shape)):
+        return None
+    return tuple(extent or 0 for extent in extents)

@@ -1,0 +1,242 @@
+"""The short way through a call: Python source made for one compiled form of a model.
+
+In: a program that is one native call (or none), and the types of its inputs. Out: a function that takes numpy arrays
+that fit exactly, and answers None for anything else, whereupon the long way (`Module.run`) accepts or explains it.
+For y = a + w the source is
+
+    def fast(arrays, threads, out):
+        if len(arrays) != 1: return None
+        a0, = arrays
+        if type(a0) is not ndarray or a0.dtype is not da0 and a0.dtype != da0 or a0.shape != sa0 or ...:
+            return None
+        pa0 = head(id(a0)).data
+        if out is None:
+            o0 = empty(so0, do0)
+        else:
+            (the same tests for o0; None where it meets an input in memory)
+        code = entry(b0(pa0) + b1 + b2(head(id(o0)).data), threads)
+        if code: raise fault(code)
+        return [o0]
+
+`fast` may run in several threads at once: everything that it changes is its own, or a list's `pop` and `append`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from weft.core.array_types import ArrayType
+from weft.runtime.addresses import ADDRESS_SOURCE, ArrayHead
+from weft.runtime.model.program import LEAST_ALIGNED, NativeStep, Program, empty_array
+
+Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
+MOST_ADDED = 16
+"""Python compiles a + b + c + … by calling itself, and gives up after some thousand."""
+ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
+
+
+def is_direct(program: Program) -> bool:
+    """Whether a call of the program is at most one native call, and nothing on the host."""
+    steps = program.steps
+    return program.numbers is None and len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
+
+
+def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
+    """The function described above, for weights at these addresses.
+
+    `scope` gives arenas, new_arena, keep_arena, entry and fault.
+    """
+    scope = {**scope, "ndarray": np.ndarray, "empty": np.empty, "head": ArrayHead.from_address}
+    scope["empty_array"] = empty_array
+    body = "\n    ".join(_Writer(program, types, weights, scope).lines())
+    exec(compile(f"def fast(arrays, threads, out):\n    {body}\n", "<call of a model>", "exec"), scope)  # noqa: S102
+    made: Fast = scope["fast"]
+    return made
+
+
+StepCall = Callable[..., int]
+"""The values of a call, arrays of the caller for some of them, the address of the arena, the threads, and beside open
+sizes the sizes and the offsets of slots; a code."""
+
+
+_PARAMETERS = "values, given, arena, threads, sizes=(), slots=()"
+
+
+def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) -> StepCall:
+    """A function that makes one native call of several; `own` are values that native calls make, which lie in order.
+
+    For y = a + w the source is
+
+        def call(values, given, arena, threads, sizes=(), slots=()):
+            v2 = values[2] = empty(s2, d2) if 2 not in given else given[2]
+            v0 = values[0]
+            if not v0.flags.c_contiguous or not v0.flags.aligned: v0 = ascontiguousarray(v0)
+            return entry(b0(head(id(v0)).data) + b1 + b2(head(id(v2)).data), threads)
+    """
+    scope: dict[str, Any] = {
+        "entry": step.entry,
+        "head": ArrayHead.from_address,
+        "ascontiguousarray": np.ascontiguousarray,
+    }
+    scope.update(empty=np.empty, empty_array=empty_array)
+    lines = []
+    for number, kind in step.makes:
+        scope[f"d{number}"] = kind.numpy
+        if number in step.shapes:
+            sizes = "".join(f"{d}, " if d >= 0 else f"sizes[{~d}], " for d in step.shapes[number])
+            new = f"empty_array(({sizes}), d{number})"
+        else:
+            scope[f"s{number}"] = kind.static
+            is_large = math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED
+            new = f"{'empty_array' if is_large else 'empty'}(s{number}, d{number})"
+        lines.append(f"v{number} = values[{number}] = {new} if {number} not in given else given[{number}]")
+    made = {number for number, _ in step.makes}
+    for number in dict.fromkeys(n for kind, n in step.bases if kind == "value" and n not in made):
+        lines.append(f"v{number} = values[{number}]")
+        if number not in own:
+            test = f"not v{number}.flags.c_contiguous or not v{number}.flags.aligned"
+            lines.append(f"if {test}: v{number} = ascontiguousarray(v{number})")
+
+    others = {"arena": "arena", "slot": "arena + slots[{}]", "size": "sizes[{}]"}
+
+    def address(kind: str, number: int) -> str:
+        return others[kind].format(number) if kind in others else ADDRESS_SOURCE.format(f"v{number}")
+
+    lines.append(f"return entry({_packed(step.bases, weights, scope, address)}, threads)")
+    body = "\n    ".join(lines)
+    exec(compile(f"def call({_PARAMETERS}):\n    {body}\n", "<a native step>", "exec"), scope)  # noqa: S102
+    found: StepCall = scope["call"]
+    return found
+
+
+def _packed(
+    bases: Sequence[tuple[str, int]], weights: Sequence[int], scope: dict[str, Any], address: Callable[[str, int], str]
+) -> str:
+    """Source of the addresses as bytes: stretches of weights are ready, the others are packed."""
+    pieces: list[str] = []
+    for is_weight, group in groupby(bases, lambda base: base[0] == "weight"):
+        stretch = list(group)
+        name = f"b{len(pieces)}"
+        if is_weight:
+            scope[name] = struct.pack(f"<{len(stretch)}q", *(weights[number] for _, number in stretch))
+            pieces.append(name)
+        else:
+            scope[name] = struct.Struct(f"<{len(stretch)}q").pack
+            pieces.append(f"{name}({', '.join(address(kind, number) for kind, number in stretch)})")
+    if len(pieces) > MOST_ADDED:
+        return f"b''.join(({', '.join(pieces)}))"
+    return " + ".join(pieces) or "b''"
+
+
+class _Writer:
+    """Writes the source, and puts what it names into the scope."""
+
+    def __init__(
+        self, program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]
+    ) -> None:
+        self.program, self.types, self.weights, self.scope = program, types, weights, scope
+        self.step = next((step for step in program.steps if isinstance(step, NativeStep)), None)
+        self.makes = list(self.step.makes) if self.step else []
+        self.names: dict[int, str] = {number: f"a{at}" for at, number in enumerate(program.inputs)}
+        self.made = {number: f"o{at}" for at, (number, _) in enumerate(self.makes)}
+        self.names.update(self.made)
+        for name, kind in self._kinds():
+            scope[f"d{name}"] = kind.numpy
+            scope[f"s{name}"] = kind.static
+
+    def lines(self) -> list[str]:
+        """The statements of the function."""
+        count = len(self.types)
+        lines = [f"if len(arrays) != {count}: return None"]
+        if count:
+            lines.append(f"{_tuple(f'a{at}' for at in range(count))} = arrays")
+        tests = [test for at in range(count) for test in _tests(f"a{at}", "c_contiguous")]
+        tests += [f"not a{at}.flags.aligned" for at in range(count)]
+        lines += [f"if {' or '.join(tests)}: return None"] if tests else []
+        used = [name for name in self._used() if name not in self.made.values()]
+        lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in used]
+        lines += ["if out is None:", *(f"    {line}" for line in self._new_outputs())]
+        lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
+        lines += self._call() if self.step else []
+        return [*lines, f"return [{', '.join(self._results())}]"]
+
+    def _kinds(self) -> list[tuple[str, ArrayType]]:
+        made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
+        return [(f"a{at}", kind) for at, kind in enumerate(self.types)] + made
+
+    def _used(self) -> list[str]:
+        """The names of arrays whose addresses the native call takes."""
+        return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
+
+    def _new_outputs(self) -> list[str]:
+        large = [math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED for _, kind in self.makes]
+        calls = ["empty_array" if one else "empty" for one in large]
+        return [f"o{at} = {call}(so{at}, do{at})" for at, call in enumerate(calls)] or ["pass"]
+
+    def _given_outputs(self, used: Sequence[str]) -> list[str]:
+        """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
+        outputs = self.program.outputs
+        if not outputs or len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
+            return ["return None"]
+        names = [self.made[number] for number in outputs]
+        tests = [test for name in names for test in _tests(name, "carray")]
+        lines = [f"if len(out) != {len(names)}: return None", f"{_tuple(names)} = out"]
+        lines.append(f"if {' or '.join(tests)}: return None")
+        lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
+        sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
+        one_array = {(self.names[given], self.names[made]) for given, made in self.program.updates}
+        meets = [
+            f"{f'p{name} != p{other} and ' * ((other, name) in one_array)}"
+            f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
+            for at, name in enumerate(names)
+            for other in [*used, *names[:at]]
+        ]
+        return lines + ([f"if {' or '.join(meets)}: return None"] if meets else [])
+
+    def _call(self) -> list[str]:
+        assert self.step is not None
+        call = f"code = entry({self._bases()}, threads)"
+        if any(kind == "arena" for kind, _ in self.step.bases):
+            take = ["try: arena = arenas.pop()", "except IndexError: arena = new_arena()"]
+            call = "\n    ".join([*take, call, "keep_arena(arena)"])
+        return [call, "if code: raise fault(code)"]
+
+    def _bases(self) -> str:
+        assert self.step is not None
+        return _packed(self.step.bases, self.weights, self.scope, self._address)
+
+    def _address(self, kind: str, number: int) -> str:
+        if kind == "arena":
+            return "arena[0]"
+        name = self.names[number]
+        return ADDRESS_SOURCE.format(name) if number in self.made else f"p{name}"
+
+    def _results(self) -> list[str]:
+        """The outputs; what is passed on, or returned twice, is copied as the long way does."""
+        results = []
+        for at, number in enumerate(self.program.outputs):
+            if number in self.made and number not in self.program.outputs[:at]:
+                results.append(self.made[number])
+                continue
+            if number not in self.names:
+                self.names[number] = f"c{number}"
+                self.scope[f"c{number}"] = self.program.constants[number]
+            results.append(f"{self.names[number]}.copy()")
+        return results
+
+
+def _tuple(names: Iterable[str]) -> str:
+    return "".join(f"{name}, " for name in names)
+
+
+def _tests(name: str, flag: str) -> list[str]:
+    # Types are equal that are not the same object: those of arrays that another process sent.
+    other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
+    return [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"not {name}.flags.{flag}"]

@@ -1,0 +1,233 @@
+"""Runs a `Program`: binds its native code and weights once, then serves calls from any thread.
+
+A call takes an arena from a small pool, so that calls from several threads do not meet. Results are new
+arrays, or the arrays that the caller gives for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from weft.core.array_types import ArrayType
+from weft.core.errors import RuntimeFault, TargetError
+from weft.runtime.faults import KERNEL_SHIFT, reason_of
+from weft.runtime.model.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
+from weft.runtime.model.program import Array, NativeStep, Program, aligned_array, memory
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MOST_ARENAS = 4
+MOST_KNOWN = 4096
+"""Sets of sizes of which it is known whether a graph takes them."""
+LARGEST_KEPT = 1 << 31
+
+Arena = tuple[int, Array]
+"""Memory for the intermediates of one call: its address, and the array that owns it."""
+
+Found = tuple[tuple[int, ...], tuple[int, ...], int]
+"""The sizes of a call, the offsets of its arena's slots, and the arena's bytes."""
+
+Find = Callable[[Sequence[Any]], "Found | None"]
+"""The numbers of a call from its arrays; None for sizes that no kernel is made for."""
+
+
+class Engine(Protocol):
+    """Machine code in this process, as long as this object lives."""
+
+    def address(self, name: str) -> int:
+        """Where a function of it is."""
+
+
+def _foreign(*_: Any) -> int:
+    raise TargetError(
+        "the model was compiled for another machine, and its code does not run here: what Module.save and weft export "
+        "write runs there"
+    )
+
+
+class NativeRunner:
+    """A program with its native code: something that gives the address of each driver."""
+
+    def __init__(self, program: Program, engine: Engine | None) -> None:
+        self.program = program
+        self._engine = engine
+        self._arenas: list[Arena] = []
+        self._fast: Fast | None = None
+        self._addresses = [w.ctypes.data for w in program.weights]
+        for step in program.steps:
+            if isinstance(step, NativeStep):
+                step.entry = _foreign if engine is None else ENTRY(engine.address(step.symbol))
+        self._on_host = any(not isinstance(step, NativeStep) for step in program.steps)
+        native = [step for step in program.steps if isinstance(step, NativeStep)]
+        own = {number for step in native for number, _ in step.makes}
+        self._calls = {id(step): step_call(step, self._addresses, own) for step in native}
+        self._first: list[Any] = [program.constants.get(number) for number in range(program.count)]
+        finished = [[n for n in numbers if n not in program.constants] for numbers in program.last_use]
+        self._steps = list(zip(program.steps, finished))
+
+    def fast(self, types: Sequence[ArrayType]) -> Fast | None:
+        """The short way of a call for inputs of these types (always the same ones); None where there is none."""
+        if self._fast is None and is_direct(self.program):
+            self._fast = self._make_fast(types)
+        return self._fast
+
+    def _make_fast(self, types: Sequence[ArrayType]) -> Fast:
+        steps = [step for step in self.program.steps if isinstance(step, NativeStep)]
+        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self.give_arena}
+        # The function may outlive the runner: it holds the engine and the weights too.
+        scope.update(entry=steps[0].entry if steps else None, alive=(self._engine, self.program))
+        scope["fault"] = functools.partial(fault, steps[0].kernels if steps else [])
+        return fast_call(self.program, types, self._addresses, scope)
+
+    def run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None = None) -> list[Any]:
+        """The outputs for inputs that fit the program's types; made in the arrays of `out` where that can be."""
+        if not self._on_host:
+            return self._run(arrays, threads, out)
+        with np.errstate(all="ignore"):
+            return self._run(arrays, threads, out)
+
+    def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
+        program = self.program
+        values = self._first.copy()
+        for number, array in zip(program.inputs, arrays):
+            values[number] = array
+        given = {} if out is None else self._usable(arrays, out)
+        arena = self.take_arena()
+        try:
+            for step, finished in self._steps:
+                if isinstance(step, NativeStep):
+                    self._native(step, values, given, arena, threads)
+                else:
+                    self._other(step, values, threads)
+                for number in finished:
+                    values[number] = None
+        finally:
+            self.give_arena(arena)
+        return [program.own(at, number, values[number]) for at, number in enumerate(program.outputs)]
+
+    def _other(self, step: Any, values: list[Any], threads: int) -> None:
+        """Runs a step that is no native call."""
+        step.fill(values)
+
+    def _usable(self, arrays: Sequence[Any], out: Sequence[Array | None]) -> dict[int, Array]:
+        """The caller's arrays that native code may write: contiguous, and apart from every input and each other, but
+        for an input that is updated there."""
+        kinds = {n: kind for step in self.program.steps if isinstance(step, NativeStep) for n, kind in step.makes}
+        found: dict[int, Array] = {}
+        given = {n: array for n, array in zip(self.program.inputs, arrays) if isinstance(array, np.ndarray)}
+        updated = {made: given.get(before) for before, made in self.program.updates}
+        for number, array in zip(self.program.outputs, out):
+            if array is None or number not in kinds or number in found or not array.flags.carray:
+                continue
+            fits = array.shape == kinds[number].static and array.dtype == kinds[number].numpy
+            before = updated.get(number)
+            if before is None or before.ctypes.data != array.ctypes.data or not before.flags.c_contiguous:
+                before = None
+            others = [*(other for other in given.values() if other is not before), *found.values()]
+            if fits and not any(np.may_share_memory(array, other) for other in others):
+                found[number] = array
+        return found
+
+    # ------------------------------------------------------------------------------------------------------ native
+
+    def _native(self, step: NativeStep, values: list[Any], given: dict[int, Array], arena: Arena, threads: int) -> None:
+        code = self._calls[id(step)](values, given, arena[0], threads)
+        if code:
+            raise fault(step.kernels, code)
+
+    def take_arena(self) -> Arena:
+        """An arena for one call; `give_arena` takes it back."""
+        # Taking from a list is one operation: no lock is needed between threads.
+        try:
+            return self._arenas.pop()
+        except IndexError:
+            return self._new_arena()
+
+    def _new_arena(self) -> Arena:
+        array = aligned_array(memory(max(self.program.arena_bytes, 64) + 64)[1:], 64)
+        return array.ctypes.data, array
+
+    def give_arena(self, arena: Arena) -> None:
+        """Keeps an arena for the next call."""
+        if len(self._arenas) < MOST_ARENAS and arena[1].nbytes <= LARGEST_KEPT:
+            self._arenas.append(arena)
+
+
+class OpenSizes(NativeRunner):
+    """A program for every size; `interpret` gives the outputs for sizes that no kernel is made for, or that a call
+    brings and the graph does not take.
+    """
+
+    def open(self, takes: Callable[[Sequence[int]], bool], interpret: Callable[[Sequence[Any]], list[Any]]) -> Self:
+        """The runner itself: `takes` says whether the graph takes the sizes of a call."""
+        program = self.program
+        self._takes = functools.lru_cache(MOST_KNOWN)(takes)
+        assert program.numbers is not None
+        self.find = find_numbers(program.numbers)
+        self._interpret = interpret
+        others = [step for step in program.steps if not isinstance(step, NativeStep)]
+        self._promised = {id(s): [(n, program.promised[n]) for n in s.outputs if n in program.promised] for s in others}
+        return self
+
+    def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
+        found = self.find(arrays)
+        made = None if found is None or not self._takes(found[0]) else self._run_steps(arrays, threads, *found)
+        if made is not None:
+            return made
+        with np.errstate(all="ignore"):
+            return [np.array(one) if isinstance(one, np.ndarray) else one for one in self._interpret(arrays)]
+
+    def _run_steps(
+        self, arrays: Sequence[Any], threads: int, sizes: tuple[int, ...], slots: tuple[int, ...], room: int
+    ) -> list[Any] | None:
+        """The outputs; None where a host node makes another shape than inference has promised."""
+        program = self.program
+        values = self._first.copy()
+        for number, array in zip(program.inputs, arrays):
+            values[number] = array
+        arena = self._large_arena(room)
+        try:
+            for step, finished in self._steps:
+                if isinstance(step, NativeStep):
+                    code = self._calls[id(step)](values, {}, arena[0], threads, sizes, slots)
+                    if code:
+                        raise fault(step.kernels, code)
+                else:
+                    self._other(step, values, threads)
+                    for number, shape in self._promised[id(step)]:
+                        if values[number].shape != tuple(d if d >= 0 else sizes[~d] for d in shape):
+                            return None
+                for number in finished:
+                    values[number] = None
+        finally:
+            self.give_arena(arena)
+        return [program.own(at, number, values[number]) for at, number in enumerate(program.outputs)]
+
+    def _large_arena(self, room: int) -> Arena:
+        """An arena of so many bytes: one that is kept, or a new one in its place."""
+        kept = self.take_arena() if self._arenas else None
+        if kept is not None and kept[1].nbytes >= room:
+            return kept
+        whole = memory(room + 64)
+        start = -whole.ctypes.data % 64
+        return whole.ctypes.data + start, whole[start : start + room]
+
+
+def find_numbers(source: str) -> Find:
+    """The function that source of `Numbers` is."""
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<the numbers of a call>", "exec"), scope)  # noqa: S102
+    found: Find = scope["numbers"]
+    return found
+
+
+def fault(kernels: Sequence[str], code: int) -> RuntimeFault:
+    """The error for the code of a native call that failed; `kernels` says what each of its kernels computes."""
+    number = code >> KERNEL_SHIFT
+    where = kernels[number] if number < len(kernels) else "the compiled model"
+    return RuntimeFault(f"{where} failed: {reason_of(code)}")
