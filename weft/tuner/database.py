@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,7 @@ class Database:
         if not other.is_file():
             raise TuneError(f"there is no file {other}")
         with Database(other) as source:
+            self.forms(source.forms())
             return self.add(source.records())
 
     # --------------------------------------------------------------------------------------------------- in use
@@ -187,6 +188,12 @@ class Database:
         row = (graph, machine_key(target), compiler_version(), json.dumps(dict(labels)), gain, model, time.time())
         with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO algorithms VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def forms(self, rows: Sequence[Sequence[Any]] = ()) -> list[list[Any]]:
+        """What is chosen for models, as rows; those given are put into use for models that have none."""
+        with self._transaction() if rows else self._explained():
+            self._connection.executemany("INSERT OR IGNORE INTO algorithms VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            return [list(row) for row in self._connection.execute("SELECT * FROM algorithms ORDER BY at")]
 
     def accepted(self, target: Target) -> Records:
         """What is in use on a machine."""

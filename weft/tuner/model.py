@@ -65,13 +65,11 @@ class Verdict:
 
     before: float
     after: float
-    ratio: float
-    """How many times as fast: the median of pairs."""
+    ratio: float  # how many times as fast: the median of pairs
     tasks: dict[str, float] = field(default_factory=dict)
     """For each task, how many times as fast its calls were inside the model."""
     problem: str = ""
-    least: float = math.inf
-    """The least that the ratio may be, by chance one time in forty."""
+    least: float = math.inf  # the least that the ratio may be, by chance one time in forty
 
     @property
     def is_faster(self) -> bool:
@@ -90,17 +88,14 @@ class Tuning:
     budget: float
     precision: str | None = None
     threads: int = 1
-    model: str | None = None
-    """The cost model, by name; None: the best that is here."""
+    model: str | None = None  # the cost model, by name; None: the best that is here
     explorer: str | None = None
     seed: int = 0
-    most: int | None = None
-    """Trials, at most; None: as many as there is time for."""
+    most: int | None = None  # trials, at most; None: as many as there is time for
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
-    offered: dict[str, list[str]] = field(default_factory=dict)
-    """What can be chosen in the model (`algorithms.py`)."""
+    offered: dict[str, list[str]] = field(default_factory=dict)  # what can be chosen in the model (`algorithms.py`)
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
     """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
     chose_algorithms: bool = False

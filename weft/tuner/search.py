@@ -38,8 +38,7 @@ class Quality:
     trials: int
     correlation: float
     recall: float
-    regret: float
-    """How much slower than the best so far the point was that it liked best; 0 is none."""
+    regret: float  # how much slower than the best so far the point was that it liked best; 0 is none
 
 
 @dataclass
@@ -103,11 +102,9 @@ class Search:
     database: Database
     best: Record | None = None
     failures: Counter[str] = field(default_factory=Counter)
-    curve: list[tuple[int, float]] = field(default_factory=list)
-    """After so many trials, the best gain."""
+    curve: list[tuple[int, float]] = field(default_factory=list)  # after so many trials, the best gain
     quality: list[Quality] = field(default_factory=list)
-    idle: float = 0.0
-    """Batches of the usual size since something better was found."""
+    idle: float = 0.0  # batches of the usual size since something better was found
     resumed: int = 0
 
     def __post_init__(self) -> None:

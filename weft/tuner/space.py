@@ -41,12 +41,9 @@ class Region:
 
     sketch: Sketch
     take: Callable[[GroupProgram, Point], None]
-    fresh: Callable[[], GroupProgram]
-    """The program before any step."""
-    scale: float = 1.0
-    """What its estimates are multiplied by."""
-    is_planned: bool = False
-    """Whether the planner chooses among its points."""
+    fresh: Callable[[], GroupProgram]  # the program before any step
+    scale: float = 1.0  # what its estimates are multiplied by
+    is_planned: bool = False  # whether the planner chooses among its points
 
     @functools.cached_property
     def choices(self) -> dict[str, Array]:
