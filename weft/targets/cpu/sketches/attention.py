@@ -351,7 +351,7 @@ class _InTiles(_InVectors):
     def weigh(self) -> None:
         """For the columns of a value that the last block takes at a time."""
         s = self.s
-        nest.multiply_in_tiles(s[MIXED], self.final, self.around, self.kernel, s[GROWN], s[VALUES], 2, 3)
+        nest.multiply_in_tiles(s[MIXED], self.final, self.around, self.kernel, [s[GROWN], s[VALUES]], 2, 3)
 
     def score(self) -> None:
         """Two columns of tiles at a time, the steps on them."""
@@ -360,7 +360,7 @@ class _InTiles(_InVectors):
         panel, inside = stage.split(key, factor=2 * self.lanes)
         stage.reorder(panel, query, inside)
         nest.vectorize(stage, inside, self.lanes, unrolled=False)
-        nest.multiply_in_tiles(s[SCORES], stage, panel, self.kernel, s[QUERIES], self.keys, 2, 3)
+        nest.multiply_in_tiles(s[SCORES], stage, panel, self.kernel, [s[QUERIES], self.keys], 2, 3)
 
     def lanes_of_powers(self, stage: Stage) -> None:
         """A row of a tile at a time."""
