@@ -51,8 +51,9 @@ PATTERNS = {
     ("weft.targets.vdla.offload", "Add Mul Sub"),
 }
 """The operators that a rewriting is written for: files, and names in order."""
-CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes")
-"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py)."""
+CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes", "weft.tuner")
+"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py); the
+tuner, whose model.py is another thing, has settings.py."""
 FACTS = {
     "an input or axis by its place, a choice by its number": "cpu.sketches.winograd BOTH CHANNEL, "
     "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
@@ -61,7 +62,7 @@ FACTS = {
     "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
     "graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
-    "POSITIVE, vdla.offload _INT32 _UINT8",
+    "POSITIVE, vdla.offload _INT32 _UINT8, tuner.database FORMAT",
     "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.bulk MOST_ROWS MOST_DIMENSIONS, "
     "cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS "
     "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
@@ -366,7 +367,8 @@ def texts_of(node: ast.AST) -> list[str]:
 def numbers_of(modules: dict[str, Module]) -> Iterator[tuple[str, int, str]]:
     """The numbers that have a name in files that choose: module, line, name."""
     for module in modules.values():
-        if module.name.startswith(CHOOSING) and module.path.stem not in ("model", "machine"):
+        owners = ("settings",) if module.name.startswith("weft.tuner.") else ("model", "machine")
+        if module.name.startswith(CHOOSING) and module.path.stem not in owners:
             for node in module.tree.body:
                 if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_number(node.value):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
