@@ -21,7 +21,9 @@ from weft.targets.registry import find_target
 
 SAPPHIRE_RAPIDS = find_target("x86_64-unknown-linux-gnu,cpu=sapphirerapids,cores=2")
 HASWELL = find_target("x86_64-unknown-linux-gnu,cpu=haswell,cores=2")
-NEOVERSE_N1, NEOVERSE_V1 = (find_target(f"aarch64-unknown-linux-gnu,cpu=neoverse-{name},cores=2") for name in ("n1", "v1"))
+NEOVERSE_N1, NEOVERSE_V1 = (
+    find_target(f"aarch64-unknown-linux-gnu,cpu=neoverse-{name},cores=2") for name in ("n1", "v1")
+)
 BYTES, NARROW = ("uint8", "int8", "int32"), ("bfloat16", "bfloat16", "float32")
 SIGNED, UNSIGNED = ("int8", "int8", "int32"), ("uint8", "uint8", "int32")
 

@@ -5,7 +5,7 @@
     vnni_dot_s8u8        the same with A signed, B unsigned
     neon_dot_s8s8        the same for 4 columns of signed bytes
     neon_dot_u8s8        the same with A unsigned
-    neon_square_u8s8     C[i, j] += sum over k < 8 of int32(A[i, k]) * int32(B[j, k])    2 rows, 2 columns; also s8s8, u8u8
+    neon_square_u8s8     C[i, j] += sum over k < 8 of int32(A[i, k]) * int32(B[j, k])   2 rows and columns; s8s8, u8u8
 
 The four bytes of A are broadcast; C stays in a vector register while the loop around runs. A square is one register,
 its rows behind one another, and is taken apart (`neon_store_square`) when its sums are complete.

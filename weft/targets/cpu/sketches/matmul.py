@@ -162,7 +162,7 @@ def _in_vectors(unit: Unit, product: Product, kernel: MicroKernel) -> Sketch | N
 
 
 def _tile_of_squares(product: Product, target: Target, kernel: MicroKernel) -> tuple[int, int]:
-    """Rows and vectors of the register tile: as for vectors of sums, but each row is loaded, and whole tiles are padded."""
+    """Rows and vectors of the register tile of squares; tiles at the ends are whole."""
     core, steps = core_of(target), ceildiv(product.k, kernel.depth)
     held = model.Tiles(core, product.m, product.n, steps, target.vector_registers).fits
 
@@ -400,7 +400,7 @@ class _Nest:
 
     @property
     def reads_left(self) -> bool:
-        """Whether the left operand is read where it lies: whole groups of its rows, and for few columns pairs of them."""
+        """Whether the left operand is read where it lies: whole groups of its rows, in pairs for few columns."""
         product, kernel = self.product, self.kernel
         if kernel.rows > 1:
             apart = product.left_dims[1] != len(product.left.indices) - 2
