@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import hooks
 from weft.core.array_types import ArrayType, element_name
 from weft.core.errors import ArgumentError, did_you_mean
 from weft.runtime.model.fastcall import Fast
@@ -278,13 +279,12 @@ def _unpickled(content: bytes, threads: int | None) -> Module:
     """The module in the bytes of a module file."""
     import tempfile
 
-    from weft.runtime.model.stored import load
-
     # A file that is mapped cannot be removed on some systems.
     with tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "pickled.weft"
         path.write_bytes(content)
-        return load(path, threads=threads)
+        made: Module = hooks.load(path, threads=threads)
+        return made
 
 
 def _sizes(port: Port) -> str:
