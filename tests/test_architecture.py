@@ -53,9 +53,10 @@ PATTERNS = {
 """The operators that a rewriting is written for: files, and names in order."""
 CHOOSING = (
     "weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes", "weft.compiler", "weft.runtime", "weft.pool",
+    "weft.tuner",
 )  # fmt: skip
-"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py; what
-compiling and running waits for or keeps is in core/model.py and pool/limits.py)."""
+"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py; that of
+compiling and running is core/model.py); the tuner, whose model.py is another thing, and the pool have settings.py."""
 FACTS = {
     "an input or axis by its place, a choice by its number": "cpu.sketches.winograd BOTH CHANNEL, "
     "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL, "
@@ -65,7 +66,8 @@ FACTS = {
     "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
     "graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
-    "POSITIVE, vdla.offload _INT32 _UINT8, compiler.control.llvm_ir ASKED, compiler.control.parts DECLINED STOPPED, "
+    "POSITIVE, vdla.offload _INT32 _UINT8, tuner.database FORMAT, compiler.control.llvm_ir ASKED, "
+    "compiler.control.parts DECLINED STOPPED, "
     "pool.device INFO PUT RUN GOOD BAD, runtime.abi FORMAT TURN_BIT, runtime.dlpack CPU_DEVICES _BFLOAT_CODE "
     "_READ_ONLY_FLAG, runtime.faults NO_MEMORY OUTSIDE KERNEL_SHIFT, runtime.fingerprint LEAF_BYTES, "
     "runtime.model.keys KEY_BYTES",
@@ -382,7 +384,8 @@ def texts_of(node: ast.AST) -> list[str]:
 def numbers_of(modules: dict[str, Module]) -> Iterator[tuple[str, int, str]]:
     """The numbers that have a name in files that choose: module, line, name."""
     for module in modules.values():
-        if module.name.startswith(CHOOSING) and module.path.stem not in ("model", "machine", "limits"):
+        owners = ("settings",) if module.name.startswith(("weft.tuner.", "weft.pool.")) else ("model", "machine")
+        if module.name.startswith(CHOOSING) and module.path.stem not in owners:
             for node in module.tree.body:
                 if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_number(node.value):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -77,6 +77,8 @@ def compile(
         with knobs.override(exact=exact):
             return compile(model, *inputs, **given, **more)
     if schedules:
+        if not isinstance(schedules, Mapping):
+            raise ArgumentError(f"schedules is a dict of traces by kernel (see docs/schedules.md), not {_a(schedules)}")
         wrong = [name for name, trace in schedules.items() if not isinstance(trace, Trace)]
         if wrong:
             said = _a(schedules[wrong[0]])

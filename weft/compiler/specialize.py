@@ -302,7 +302,7 @@ class Executor(Compiled):
 
     @compiling()
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
+        graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision, self.typical)
         sizes = {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
         lowered = lower_graph(graph, self.target, self.open_rest if graph.symbols else self.rest, sizes)
         _check_overrides(self.graph, lowered)
@@ -322,7 +322,7 @@ class Executor(Compiled):
 
         def constants() -> dict[str, Array]:
             with self._as_asked():
-                again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
+                again = for_target(optimize(self.graph, shapes, values), self.target, self.precision, self.typical)
             return {value.name: array for value, array in again.constants.items()}
 
         made = Specialization(graph, lowered, runner, native)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.pool import limits
+from weft.pool import settings
 from weft.tuner.records import Status, TuneError
 
 MAGIC = b"WEFTDEV2"
@@ -109,7 +109,7 @@ class Connection:
     host: str
     port: int
     key: bytes = field(repr=False)
-    patience: float = limits.CONNECT_SECONDS
+    patience: float = settings.CONNECT_SECONDS
 
     def __post_init__(self) -> None:
         try:
@@ -183,7 +183,7 @@ class Connection:
 
     def info(self) -> dict[str, str]:
         """The facts of the device."""
-        lines = self.ask(INFO, b"", limits.CONNECT_SECONDS).decode(errors="replace").splitlines()
+        lines = self.ask(INFO, b"", settings.CONNECT_SECONDS).decode(errors="replace").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def put(self, data: bytes) -> bytes:

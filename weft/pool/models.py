@@ -26,7 +26,7 @@ from weft.compiler.lowering.native import driver_ir
 from weft.compiler.module import Module, compile_graph
 from weft.graph.ir import Graph
 from weft.loop.ir import Func
-from weft.pool import jobs, limits
+from weft.pool import jobs, settings
 from weft.pool.device import PoolError
 from weft.pool.devices import LIBRARY
 from weft.pool.kinds import SECONDS, facts_of, make_arrays
@@ -40,7 +40,7 @@ from weft.tuner.records import Status
 def compiling(client: Any) -> Iterator[None]:
     """Within, the builders of a pool compile kernels; this process those that they lose, all where there is none."""
 
-    patience = limits.KERNEL_SECONDS
+    patience = settings.KERNEL_SECONDS
 
     def ask(func: Func, target: Target) -> Callable[[], tuple[str, bytes, bool]]:
         order = json.dumps({"target": facts_of(target), "program": repr(func)}).encode()
@@ -115,7 +115,7 @@ def bench_whole(graph: Graph, runner: PoolRunner, precision: str | None = None) 
 
     def ask(client: Any) -> bytes:
         future = send(client, {f"bench-{uuid.uuid4().hex}": call}, device_resource(runner.kind))[0]
-        return bytes(future.result(timeout=limits.MODEL_SECONDS))
+        return bytes(future.result(timeout=settings.MODEL_SECONDS))
 
     head, _, data = runner.ask(ask).partition(b"\n")
     said, unit = json.loads(head), runner.unit

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from weft.core.version import VERSION
-from weft.pool import jobs, limits
+from weft.pool import jobs, settings
 from weft.pool.ca import security
 from weft.pool.device import PoolError
 from weft.pool.devices import open_device
@@ -148,9 +148,9 @@ class Supervisor:
         try:
             while True:
                 self.look()
-                time.sleep(limits.AGAIN_SECONDS)
+                time.sleep(settings.AGAIN_SECONDS)
                 for name, begun in self._begun.items():
-                    if len(begun) > (most := limits.MOST_STARTS) and begun[-1] - begun[-most] < 5.0 * most:
+                    if len(begun) > (most := settings.MOST_STARTS) and begun[-1] - begun[-most] < 5.0 * most:
                         raise PoolError(f"{name} ends as soon as it is started: its own words are above")
         finally:
             self.stop()
@@ -191,7 +191,7 @@ class LocalPool(Supervisor):
         self._thread = threading.Thread(target=self._watch, name="weft-pool", daemon=True)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(limits.AGAIN_SECONDS):
+        while not self._stopped.wait(settings.AGAIN_SECONDS):
             self.look()
 
     def __enter__(self) -> LocalPool:

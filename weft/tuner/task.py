@@ -75,14 +75,19 @@ def _shape(buffer: Buffer) -> tuple[int, ...]:
     return tuple(size or 0 for size in sizes)
 
 
+def keyed(launch: Launch, graph: Graph, lowered: Lowered) -> tuple[GroupProgram, str]:
+    """The program of a launch, and its key."""
+    program = program_of(launch, graph, lowered)
+    fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
+    return program, program_key(program_text(program, fixed))
+
+
 def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[float] = ()) -> list[Task]:
     """The tasks of a lowered model, the heaviest first; `seconds` is what each of its launches takes."""
     found: dict[str, Task] = {}
     launches = [item for item in lowered.items if isinstance(item, Launch)]
     for at, launch in enumerate(launches):
-        program = program_of(launch, graph, lowered)
-        fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
-        key = program_key(program_text(program, fixed))
+        program, key = keyed(launch, graph, lowered)
         names = tuple(node.name for node in launch.nodes if node.name)
         taken = seconds[at] if at < len(seconds) else 0.0
         old = found.get(key)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core import model
+from weft.core import model as numbers
 
 MOST_WORDS = 120
 """Of one text so many words are changed, evenly; programs for a device are long."""
@@ -139,7 +139,7 @@ def main(folder: Path, first: int, stride: int) -> None:
     from weft.runtime.model.manifest import ModuleFileError
 
     warnings.simplefilter("ignore")
-    price = model.BODY_PRICE
+    price = numbers.BODY_PRICE
     counts: Counter[str] = Counter()
     for source in sorted(folder.glob("*.weft")):
         given = dict(np.load(source.with_suffix(".npz")))
@@ -153,7 +153,7 @@ def main(folder: Path, first: int, stride: int) -> None:
             (folder / "now").write_text(f"{source.name} {place}")
             broken.write_bytes(rewritten(source, text))
             np.empty = fenced
-            model.BODY_PRICE = 0.0 if at % 2 else price  # compiled at once, or interpreted
+            numbers.BODY_PRICE = 0.0 if at % 2 else price  # compiled at once, or interpreted
             try:
                 module = load(broken)
                 feeds = {}
