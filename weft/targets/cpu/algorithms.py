@@ -153,7 +153,8 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
 
     tall, wide = (range(1, min(max(side), model.OPEN_TILES) + 1) for side in sides)
     found = [(down, across) for down in tall for across in wide if down * across <= min(most, model.OPEN_TILES)]
-    return list(min(found, key=cycles))
+    best = min(found, key=cycles)
+    return [*best]
 
 
 def _transformer(weight: Array, tile: int) -> Callable[[], Sequence[Array]]:
