@@ -48,10 +48,15 @@ GROUP_WORK = 0.1
 
 # Products by wgmma and the copy engine: fitted to 45 points of seven products in float16, 6 % on average; nothing was
 # held out. Odd rows: 14 points of seven products.
+PROMOTED = 4
+"""Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
 BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
 BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
+BULK_FLOAT8 = (1.54, 1.7)
+"""The first of these for float8, whose sums threads add up: of tiles of 128 columns at most, and of wider ones. Set by
+hand to 9 points of three products; of four others the chosen point is the best or within 3 % of it."""
 BULK_ODD_ROWS = (2.2, 2.7)
 """How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either."""
 BULK_COPY = (3000, 0.0012)

@@ -46,6 +46,7 @@ from weft.loop.passes.double_buffer import LAG
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import mma
+from weft.targets.cuda import model as fit
 from weft.targets.cuda.copies import instruction
 from weft.targets.cuda.swizzle import seen_by
 
@@ -347,9 +348,6 @@ def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:
 
 # --------------------------------------------------------------------------------------------------------- promoting
 
-PROMOTED = 4
-"""Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
-
 
 def promote_products(func: Func) -> Func:
     """The program whose products of float8 are added up in float32 by the threads, every few steps of a pipeline.
@@ -362,8 +360,8 @@ def promote_products(func: Func) -> Func:
 
 def _is_short(s: Stmt) -> bool:
     """Whether the sums of a product have fewer bits than their type."""
-    kind = mma.KINDS[s.value.name.removeprefix(HELD).removeprefix(DOT)]  # type: ignore[attr-defined]
-    return kind.bytes == 1 and kind.wide == "float32"
+    kind = mma.KINDS.get(s.value.name.removeprefix(DOT))  # type: ignore[attr-defined]
+    return kind is not None and kind.bytes == 1 and kind.wide == "float32"
 
 
 class _Promote(Mutator):
@@ -375,7 +373,7 @@ class _Promote(Mutator):
         return e
 
     def visit_For(self, s: For) -> Stmt:
-        if not s.annotations.get(LAG) or (int_value(s.extent) or 0) <= PROMOTED:
+        if not s.annotations.get(LAG) or (int_value(s.extent) or 0) <= fit.PROMOTED:
             return self.generic_stmt(s)
         self.loop, self.parts = s, {}
         made = self.generic_stmt(s)
@@ -391,11 +389,11 @@ class _Promote(Mutator):
         a, b, out, *numbers = s.value.args
         assert isinstance(out, Address)
         part = self.parts.setdefault(out.buffer, out.buffer.replace(name=f"{out.buffer.name}_part"))
-        step, many, at = self.loop.var, index_expr(PROMOTED), Address(part, out.indices, "rw")
+        step, many, at = self.loop.var, index_expr(fit.PROMOTED), Address(part, out.indices, "rw")
         begins = cast(equal(floormod(step, many), index_expr(0)), INDEX)
         dot = _with(Evaluate(Call(s.value.name, (a, b, at, *numbers), INT32)), index_expr(0), begins)
         ends = logical_or(
-            equal(floormod(step, many), index_expr(PROMOTED - 1)), equal(step, self.loop.extent - index_expr(1))
+            equal(floormod(step, many), index_expr(fit.PROMOTED - 1)), equal(step, self.loop.extent - index_expr(1))
         )
         width = numbers[5]
         added = [wait_for(at, width), Evaluate(Call(ADD, (at, out, width), INT32))]
