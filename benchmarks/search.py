@@ -30,9 +30,9 @@ from rich.table import Table
 
 import weft.ops  # noqa: F401 — fills the table of operators
 from benchmarks.cost_model import _conv, _dense, _matmul
+from weft.compiler.lowering.graph import lower_graph
 from weft.compiler.module import bind_shapes
 from weft.compiler.passes import for_target, optimize
-from weft.compiler.specialize import lower_graph
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph
 from weft.plan.overrides import Records, apply_override, recording

@@ -23,12 +23,12 @@ from typing import Any, cast
 import numpy as np
 
 from weft.compiler.kernels.build import program_key, program_text
+from weft.compiler.lowering.graph import lower_graph
 from weft.compiler.lowering.lower import program_of
 from weft.compiler.module import bind_shapes, compile_graph
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.precision import check_precision, machine_of
 from weft.compiler.reports.inputs import random_array
-from weft.compiler.specialize import lower_graph
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph, TensorType

@@ -14,7 +14,8 @@ from typing import Any
 
 from weft.compiler.kernels.build import program_key, program_text
 from weft.compiler.kernels.program import GroupProgram
-from weft.compiler.lowering.lower import Launch, Lowered, program_of
+from weft.compiler.lowering.items import Launch
+from weft.compiler.lowering.lower import Lowered, program_of
 from weft.compiler.reports.inputs import random_array
 from weft.core.errors import ExpressionError
 from weft.expr.nodes import Buffer, int_value

@@ -159,14 +159,9 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     facts = getattr(module.machine, "threads", None)
-    first = [_WAIT] if facts is not None and facts.overlaps_launches else []
+    first = [dialect.wait] if facts is not None and facts.overlaps_launches else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
-
-
-_WAIT = '  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");'
-"""Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order no
-block is there while a kernel before the one it waits for still runs, whose data the caches near it might hold."""
 
 
 def _bounds(module: Module, launch: Launch) -> str:

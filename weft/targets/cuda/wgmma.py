@@ -357,8 +357,8 @@ def promote_products(func: Func) -> Func:
 
 def _is_short(s: Stmt) -> bool:
     """Whether the sums of a product have fewer bits than their type."""
-    kind = mma.KINDS[s.value.name.removeprefix(DOT)]  # type: ignore[attr-defined]
-    return kind.bytes == 1 and kind.wide == "float32"
+    kind = mma.KINDS.get(s.value.name.removeprefix(DOT))  # type: ignore[attr-defined]
+    return kind is not None and kind.bytes == 1 and kind.wide == "float32"
 
 
 class _Promote(Mutator):
