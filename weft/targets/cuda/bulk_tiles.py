@@ -144,6 +144,19 @@ class BulkTiles(GroupTiles):
         accumulator.compute_at(final, group_x, exact=False)
         self._steps(accumulator)
 
+    def _shares_out(self, rows: Any, threads: Any) -> Any:
+        return np.ones(np.shape(rows), bool)
+
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """A fill as the work of one group where it is no whole rounds of all: what matters is that it is a box."""
+        many = math.prod(nest.extent_of(stage, loop) for loop in loops)
+        if many % (math.prod(self.groups) * self.threads * lanes) == 0:
+            return super().share(stage, loops, lanes)
+        outer, group, lane, inner = stage.split(nest.fuse_all(stage, loops), factors=[None, 1, self.threads, lanes])
+        tag = "threadIdx.z" if self.groups[0] > 1 else "threadIdx.y"
+        nest.arrange(stage, {group: tag, lane: "threadIdx.x", outer: "unroll", inner: "vectorize"})
+        return outer
+
     def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
         super()._fetch_ahead(accumulator, step)
         accumulator.annotate(producer.BULK, True, step)
