@@ -16,9 +16,9 @@ from benchmarks import exports
 from benchmarks.machines import MACHINES, STRICT
 from tests.compiler.graphs import mlp, random_inputs
 from weft.compiler import compile, load
-from weft.compiler.cache import models as cache
 from weft.compiler.export import ExportError, export_library
 from weft.compiler.export.tools import zig, zig_target
+from weft.core import model
 from weft.core.errors import TargetError
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph
@@ -240,7 +240,7 @@ def test_an_index_outside_is_a_code_in_c(tmp_path):
 
 
 def test_c_of_a_form_from_the_cache_has_its_kernels(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(model, "FORM_KEPT_SECONDS", 0.0)
     with knobs.override(cache=True, cache_dir=tmp_path / "cache"):
         for turn in ("first", "second"):
             export_library(compile(mlp(), target="c"), tmp_path / turn, form="c")

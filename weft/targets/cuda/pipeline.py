@@ -47,6 +47,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **bulk.EMITTERS,
         **copies.EMITTERS,
         **mma.EMITTERS,
+        **(mma.CONVERSIONS if target.threads is not None and "float8" in target.threads.tensor_cores else {}),
         **wgmma.EMITTERS,
         **fragments.EMITTERS,
         **lanes.EMITTERS,
