@@ -70,7 +70,9 @@ class Kernel:
                 if parameter >= len(task.program.inputs):
                     self.results.append(own[at])
         size = sum(one.nbytes for one in fixed.values())
-        copies = min(settings.MOST_COPIES, 1 + settings.COLD * task.target.cache_bytes[1] // size) if size else 1
+        second, last = (settings.COLD * task.target.cache_bytes[at] for at in (1, -1))
+        filled = max(second, min(task.around, last, settings.MOST_COLD))
+        copies = min(settings.MOST_COPIES, 1 + filled // size) if size else 1
         self._bound: list[Any] = []
         for _ in range(copies):
             for at, one in fixed.items():

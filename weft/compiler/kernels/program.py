@@ -83,12 +83,12 @@ def build_program(
     """
     if not any(has(node, "convolution") for node in nodes):
         block = 1
-    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 else None
+    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 or sizes else None
     if merged is not None:
-        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name)
+        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name, sizes)
         old = {new: value for value, new in merged[1].items()}
         inputs, results = ([(old[value], buffer) for value, buffer in part] for part in (made.inputs, made.outputs))
-        return GroupProgram(made.schedule, tuple(inputs), tuple(results))
+        return GroupProgram(made.schedule, tuple(inputs), tuple(results), sizes=made.sizes)
     made = _built(nodes, outputs, constants, name, sizes)
     touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
     return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
