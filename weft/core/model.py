@@ -179,5 +179,8 @@ MOST_ARENAS, ARENA_KEPT_BYTES, LEAST_ALIGNED, ALLOCATOR_KEPT_BYTES = 4, 1 << 31,
 """Arenas that a form keeps between calls, and the largest of them; bytes from which on finding an aligned place costs
 nothing beside filling it; most bytes that the native allocator keeps for reuse."""
 
+LOGGED_SECONDS = 1e-3
+"""A pass over a graph that takes less is not worth a line of the log."""
+
 COLLECTED_OBJECTS = 10_000
 """New objects after which Python looks for circles while it compiles."""
