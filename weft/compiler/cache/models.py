@@ -22,15 +22,16 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
 
 from weft.compiler.cache.code_key import Opaque, operators_key, target_key
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
 from weft.graph.ir import Array, Graph, dtype_name
@@ -48,16 +49,9 @@ from weft.runtime.cache_folder import (
 from weft.runtime.fingerprint import fingerprint, fingerprint_file
 from weft.targets.base import Target, fact_text
 
-if TYPE_CHECKING:
-    from weft.compiler.specialize import Executor, Specialization
+Form = TypeVar("Form")
 
 logger = logging.getLogger("weft.compiler")
-
-LEAST_SECONDS = 0.5
-"""What compiles faster is not worth a file."""
-
-MUCH = 1 << 30
-"""Bytes in one entry of which a user should know."""
 
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
@@ -93,33 +87,25 @@ class Entry:
     path: Path
     shapes: Mapping[str, Sequence[int]]
 
-    def read(self, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization | None:
+    def read(self, read: Callable[[Path], Form]) -> Form | None:
         """The form that is kept here; None where there is none."""
-        from weft.compiler.saved.store import read_form
-
-        def read() -> Specialization:
-            return read_form(self.path, executor, self.shapes, rebuild)
-
-        found = read_or_remove(self.path, read)
+        found = read_or_remove(self.path, lambda: read(self.path))
         if found is not None:
             mark_used(self.path)
         return found
 
-    def write(self, executor: Executor, made: Specialization) -> Path | None:
-        """Keeps a form, and says where; where that is not possible, nothing happens."""
-        from weft.compiler.saved.store import write_form
-
-        program = made.runner.program
+    def write(self, arrays: Iterable[Array], write: Callable[[Path], None]) -> Path | None:
+        """Keeps a form of these arrays, and says where; where that is not possible, nothing happens."""
         limit = knobs.cache_megabytes << 20
-        weights = sum(array.nbytes for array in (*program.weights, *program.constants.values()))
+        weights = sum(array.nbytes for array in arrays)
         if weights > limit // 2:
             logger.info("%s is not kept in the cache: %d MB is over half of its limit", self.path.name, weights >> 20)
             return None
         try:
-            write_form(self.path, executor, made)
-            if weights >= MUCH:
+            write(self.path)
+            if weights >= model.ANNOUNCED_BYTES:
                 said = "`weft cache` lists and clears, WEFT_CACHE=0 keeps nothing"
-                logger.warning("%.1f GB are kept in the cache, in %s: %s", weights / MUCH, self.path.parent, said)
+                logger.warning("%.1f GB are kept in the cache, in %s: %s", weights / 2**30, self.path.parent, said)
             clear(limit)
         except Exception as error:  # noqa: BLE001 — the model is compiled whatever happens
             logger.info("%s could not be kept in the cache: %r", self.path.name, error)

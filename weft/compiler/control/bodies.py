@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ import numpy as np
 from weft.compiler.cache.models import NO_MATTER
 from weft.compiler.control.form import ControlForm
 from weft.compiler.control.parts import NoControl
-from weft.compiler.specialize import Executor, deciding_inputs
+from weft.compiler.sizes.deciding import deciding_inputs
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
@@ -49,34 +50,9 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
 from weft.graph.shapes import unknown_dim
 from weft.runtime.model.fastcall import Fast
-from weft.runtime.model.stored import LARGEST_BOUND_VALUE
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.compiler")
-
-PRICE = 0.03
-"""Seconds of interpreting after which a body is compiled; compiling takes some tenths of a second, once."""
-
-NODE_SECONDS = 2e-5
-"""What the interpreter takes for a node, beside its arithmetic."""
-
-OPERATION_SECONDS = 5e-10
-"""What it takes for one operation of a product or a convolution."""
-
-MOST_FORMS = 8
-"""So many times a body is compiled at most."""
-
-STEADY_RUNS = 2
-"""After so many runs with the same shapes one after another they are taken to stay."""
-
-OFTEN = 16
-"""A form for changing sizes that meets the same ones so often is replaced by one for just these."""
-
-MOST_DECLINED = 8
-"""A native form that has declined so many calls is given up."""
-
-MOST_REMEMBERED = 4096
-"""Sets of shapes whose form is remembered."""
 
 _VALUE, _RANK = -1, -2
 
@@ -86,6 +62,9 @@ Key = tuple[Any, ...]
 Mask = tuple[frozenset[int], ...]
 """For each input what changes: dimensions, its value (-1), its rank (-2)."""
 
+
+Compile = Callable[[Graph, Mapping[str, Array]], Any]
+"""Makes what runs a graph whose inputs are typed, for these values of some of them."""
 
 Pick = int
 """What an output of a body is: the place of an input, or ~place of what its nodes make."""
@@ -112,7 +91,9 @@ class Body:
     `graph` is what nodes must compute, from the inputs that they read.
     """
 
-    def __init__(self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None) -> None:
+    def __init__(
+        self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None, compile_graph: Compile
+    ) -> None:
         outside = list(dict.fromkeys(free_values(graph)))
         self.captured = [value for value in outside if value not in known]
         constants = {**graph.constants, **{value: known[value] for value in outside if value in known}}
@@ -123,7 +104,7 @@ class Body:
         self._count = len(inputs)
         self._used = [at for at, value in enumerate(inputs) if value in read]
         self.graph = whole.replace(inputs=[inputs[at] for at in self._used])
-        self.target, self.precision = target, precision
+        self.target, self.precision, self._compile_graph = target, precision, compile_graph
         self._settings = knobs.snapshot(without=NO_MATTER)
         self.compiled = 0
         self._bound = deciding_inputs(self.graph)
@@ -171,14 +152,14 @@ class Body:
     def _key_of(self, at: int, array: Any) -> Any:
         if not isinstance(array, np.ndarray):
             return None
-        value = array.tobytes() if at in self._bound and array.size <= LARGEST_BOUND_VALUE else None
+        value = array.tobytes() if at in self._bound and array.size <= model.LARGEST_BOUND_VALUE else None
         return array.shape if value is None and at not in self._untyped else (array.shape, array.dtype, value)
 
     def _comes_back(self, key: Key) -> bool:
         """Whether a set of shapes that has no form of its own was met often enough, one run after another."""
         self._streak = self._streak + 1 if key == self._last else 0
         self._last = key
-        return self._streak >= OFTEN and self.compiled < MOST_FORMS
+        return self._streak >= model.BODY_OFTEN and self.compiled < model.MOST_BODY_FORMS
 
     def _meet(self, key: Key, arrays: Sequence[Any]) -> Form | None:
         with self._lock:
@@ -189,19 +170,19 @@ class Body:
                 self._streak = self._streak + 1 if key == self._last else 0
                 self._last = key
             self._compare(key)
-            steady = self._streak >= STEADY_RUNS or not any(self._varying)
+            steady = self._streak >= model.STEADY_RUNS or not any(self._varying)
             if found is None and not steady:
                 found = next((one for one in self._open if _masked(key, one.mask) == one.fitting), None)
             if found is None or steady:
                 self.owed += self._cost(key, arrays)
-                if self.owed >= PRICE and self.compiled < MOST_FORMS and not self.waits:
+                if self.owed >= model.BODY_PRICE and self.compiled < model.MOST_BODY_FORMS and not self.waits:
                     found = self._compile(key, arrays, steady)
             if found is not None:
                 self._remember(key, found)
             return found
 
     def _remember(self, key: Key, form: Form) -> None:
-        if len(self._forms) >= MOST_REMEMBERED:
+        if len(self._forms) >= model.SHAPES_REMEMBERED:
             self._forms = {known: one for known, one in self._forms.items() if one.mask is None}
         self._forms[key] = form
 
@@ -223,21 +204,21 @@ class Body:
         """The seconds that the interpreter takes, roughly."""
         found = self._costs.get(key)
         if found is None:
-            if len(self._costs) >= MOST_REMEMBERED:
+            if len(self._costs) >= model.SHAPES_REMEMBERED:
                 self._costs.clear()
             found = self._costs[key] = self._estimate(arrays)
         return found
 
     def _estimate(self, arrays: Sequence[Any]) -> float:
         graphs = list(all_graphs(self.graph))
-        seconds = NODE_SECONDS * sum(len(graph.nodes) for graph in graphs)
+        seconds = model.NODE_SECONDS * sum(len(graph.nodes) for graph in graphs)
         if any(has(node, "heavy") for graph in graphs for node in graph.nodes):
             try:
                 typed = infer(self._typed(arrays, None))
             except GraphError:
                 return seconds  # the interpreter says what is wrong
             heavy = [node for graph in all_graphs(typed) for node in graph.nodes if has(node, "heavy")]
-            seconds += OPERATION_SECONDS * sum(map(operations, heavy))
+            seconds += model.OPERATION_SECONDS * sum(map(operations, heavy))
         return seconds
 
     # -------------------------------------------------------------------------------------------------------- compiling
@@ -246,18 +227,18 @@ class Body:
         self.owed = 0.0
         self.compiled += 1
         mask: Mask | None = None if steady else tuple(frozenset(one) for one in self._varying)
-        with knobs.override(**self._settings):
-            executor = Executor(self._typed(arrays, mask), self.target, self.precision, in_body=True)
+        graph = self._typed(arrays, mask)
         values = {
             value.name: array
-            for at, (value, array) in enumerate(zip(executor.graph.inputs, arrays))
+            for at, (value, array) in enumerate(zip(graph.inputs, arrays))
             if at in self._bound
             and isinstance(array, np.ndarray)
-            and array.size <= LARGEST_BOUND_VALUE
+            and array.size <= model.LARGEST_BOUND_VALUE
             and (mask is None or not mask[at])
         }
-        runner = executor.form({}, values).runner
-        types = [value.type for value in executor.graph.inputs if isinstance(value.type, TensorType)]
+        with knobs.override(**self._settings):
+            runner = self._compile_graph(graph, values)
+        types = [value.type for value in graph.inputs if isinstance(value.type, TensorType)]
         is_plain = mask is None and len(types) == len(arrays)
         form = Form(runner, runner.fast(types) if is_plain else None, mask, _masked(key, mask))
         if mask is not None:
@@ -277,8 +258,10 @@ class Body:
 class Region(Body):
     """A node with all its subgraphs, as a graph of its own: one native call, where all that is inside has kernels."""
 
-    def __init__(self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None) -> None:
-        super().__init__(graph, known, target, precision)
+    def __init__(
+        self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None, compile_graph: Compile
+    ) -> None:
+        super().__init__(graph, known, target, precision, compile_graph)
         self.numbers: list[int] = []
         """The places of its inputs among the values of the program around it."""
         self.closed = "" if "body" in graph.nodes[0].graphs else "a branch that is never taken is never compiled"
@@ -298,7 +281,7 @@ class Region(Body):
         made: list[Any] | None = None if form is None else form.runner.run(arrays, threads)
         if form is not None and made is None:
             self._declined += 1
-            if self._declined >= MOST_DECLINED:
+            if self._declined >= model.MOST_DECLINED:
                 self.close("it meets sizes that no kernel is made for")
         return made
 
@@ -318,7 +301,7 @@ class Region(Body):
         values = {
             at: array
             for at, array in enumerate(arrays)
-            if at in self._bound and array.size <= LARGEST_BOUND_VALUE and (mask is None or not mask[at])
+            if at in self._bound and array.size <= model.LARGEST_BOUND_VALUE and (mask is None or not mask[at])
         }
         try:
             with knobs.override(**self._settings):

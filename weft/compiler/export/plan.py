@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from weft.compiler.form import Specialization
 from weft.compiler.module import Module
-from weft.compiler.specialize import Specialization
 from weft.compiler.steps import HostStep, NativeStep, Program
 from weft.core.errors import WeftError
 from weft.graph.ir import Array, TensorType, Value
@@ -89,8 +89,8 @@ TAKEN = frozenset("main math stddef stdint stdio stdlib string".split())
 
 
 def c_name(text: str) -> str:
-    """A name that C takes, and files beside ours, made from any text."""
-    plain = re.sub(r"[^0-9A-Za-z_]+", "_", text).strip("_").lower()
+    """A name that C takes, and files beside ours, made from any text (a file system takes 255 characters)."""
+    plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:100].strip("_").lower()
     return plain if plain.isidentifier() and plain not in TAKEN else f"model_{plain}".rstrip("_")
 
 

@@ -4,15 +4,12 @@ A child process at the lowest priority compiles: a thread would take Python's lo
 What goes to it is a module file without compiled forms; what comes back is a file with one form, as the cache keeps
 them. A thread of this process only waits for the child, reads the form, and runs it in turns with the form for all
 sizes on the arrays that asked for it: the form is kept if it is faster. There is one child at a time, and at most
-`MOST_WAITING` wishes; a wish beyond is dropped, and may come again.
-
-    python -m weft.compiler.sizes.background MODULE SHAPES FORM         what a child runs
+`model.MOST_WISHES` wishes; a wish beyond is dropped, and may come again.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import logging
 import os
@@ -29,16 +26,14 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.runtime.threads import get_threads
 
 logger = logging.getLogger("weft.compiler")
 
-MOST_WAITING = 4
-MOST_SECONDS = 600.0
-"""A child that takes longer is ended."""
-ROUNDS = 3
-"""How often each of two forms is run to see which is faster."""
+CHILD = "weft.compiler.sizes.background_child"
+"""What a child runs."""
 
 
 @dataclass
@@ -51,7 +46,7 @@ class Wish:
     give: Callable[[Any], None]
 
 
-_WISHES: queue.Queue[Wish] = queue.Queue(MOST_WAITING)
+_WISHES: queue.Queue[Wish] = queue.Queue(model.MOST_WISHES)
 _THREAD: list[threading.Thread] = []
 _CHILD: list[subprocess.Popen[bytes]] = []
 _LOCK = threading.Lock()
@@ -70,7 +65,7 @@ def ask(wish: Wish) -> bool:
     return True
 
 
-def settle(seconds: float = MOST_SECONDS) -> bool:
+def settle(seconds: float = model.CHILD_SECONDS) -> bool:
     """Waits until nothing is under way; whether that was in time."""
     end = time.monotonic() + seconds
     while _WISHES.unfinished_tasks:
@@ -96,13 +91,13 @@ def _made(wish: Wish) -> Any:
     with tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True) as folder:
         module, form = Path(folder) / "module.weft", Path(folder) / "form.weft"
         wish.write(module)
-        command = [sys.executable, "-m", __name__, str(module), json.dumps(wish.shapes), str(form)]
+        command = [sys.executable, "-m", CHILD, str(module), json.dumps(wish.shapes), str(form)]
         paths = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": paths, "WEFT_SIZES": "bound"}
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
             _CHILD[:] = [child]
             try:
-                _, said = child.communicate(timeout=MOST_SECONDS)
+                _, said = child.communicate(timeout=model.CHILD_SECONDS)
             finally:
                 child.kill()
         if child.returncode or not form.exists():
@@ -120,7 +115,7 @@ def _end() -> None:
 def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:
     """Whether one form takes less time than another, run in turns."""
     best = [float("inf"), float("inf")]
-    for _ in range(ROUNDS):
+    for _ in range(model.FORM_ROUNDS):
         for at, one in enumerate((form, other)):
             start = time.perf_counter()
             one.runner.run(arrays, get_threads())
@@ -128,23 +123,6 @@ def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:
     return best[0] < best[1]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """What a child does: one form of the module in a file, into another."""
-    from weft.compiler.saved.store import write_form
-    from weft.runtime.model.stored import load
-
-    with contextlib.suppress(OSError):
-        os.nice(19)
-    module, shapes, form = arguments
-    executor = load(module)._executor  # the compiler's, since the file has no code
-    given = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
-    write_form(Path(form), executor, executor.form(given, {}))
-
-
 def copies_of(arrays: Sequence[Any]) -> list[Any]:
     """Arrays that nobody else writes to."""
     return [array.copy() if isinstance(array, np.ndarray) else array for array in arrays]
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

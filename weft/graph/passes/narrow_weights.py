@@ -17,7 +17,7 @@ from collections.abc import Callable, Container
 import numpy as np
 
 from weft.core import model
-from weft.expr.float8 import FLOAT8_FORMS
+from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
 from weft.graph.opspec import has
 from weft.graph.passes.support import Replacement, Scope, rewritten, swap
@@ -75,7 +75,7 @@ def plain_products(graph: Graph, known: Container[str], worth: Worth | None) -> 
             array = scope.constant(value)
             if array is not None:
                 value = scope.new_constant(array.astype(np.float32), f"{node.outputs[0].name}_wide")
-            elif value.tensor.dtype != "float32":
+            elif value is not None and value.tensor.dtype != "float32":
                 value = scope.make(node, "Cast", [value], to=1)
             wide.append(value)
         return swap(node, "MatMul", wide)

@@ -148,6 +148,10 @@ MOST_UNROLLED = 128
 LEAST_PACKED_ROWS = 8
 """So many rows of the left operand of a product pay for a copy of the right one."""
 
+LEAST_PAIRED_COLUMNS = 128
+"""So many columns pay for a copy of the left operand whose rows lie in pairs: two loads and an insertion become one
+load in each panel of columns."""
+
 LEAST_CHAINS, CHAIN_PARTS = 6, 4
 """So many sums at a time hide the latency of a multiply-add; with fewer, each is made of so many parts."""
 
@@ -219,10 +223,10 @@ def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
 
 
 def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
-    """The same for products of squares: each row is loaded alone, and two are put together by an instruction."""
+    """The same for products of squares, two rows in each. A vector has a quarter of the bytes of AVX-512's."""
     pairs = rows / 2
-    issued = np.maximum(pairs * (vectors + 1) / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
-    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES * vectors
+    issued = np.maximum(pairs * vectors / core.multiply_adds, (pairs + vectors) / core.loads * LOAD_SHARE)
+    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES / 4 * vectors
 
 
 @dataclass(frozen=True)

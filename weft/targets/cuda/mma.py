@@ -168,6 +168,39 @@ EMITTERS: Mapping[str, Emitter] = {
     **{f"mma_dot_{kind.name}": _dot(kind) for kind in KINDS.values()},
 }
 
+
+def _conversion(form: str, widens: bool) -> Emitter:
+    """A float8 to a float32, or back, by the instruction for two of them."""
+    name = f"weft_{'from' if widens else 'to'}_{form}"
+    body = (
+        f"""DEVICE float {name}(uint8_t bits) {{
+  float value;
+  asm("{{\\n.reg .b32 two;\\n.reg .b16 low, high;\\ncvt.rn.f16x2.{form}x2 two, %1;\\n"
+      "mov.b32 {{low, high}}, two;\\ncvt.f32.f16 %0, low;\\n}}" : "=f"(value) : "h"((uint16_t)bits));
+  return value;
+}}"""
+        if widens
+        else f"""DEVICE uint8_t {name}(float value) {{
+  uint16_t two;
+  asm("cvt.rn.satfinite.{form}x2.f32 %0, %2, %1;" : "=h"(two) : "f"(value), "f"(0.0f));
+  return (uint8_t)two;
+}}"""
+    )
+
+    def emit(c: Context, call: Call) -> list[str]:
+        c.helper(name, body)
+        return [f"{name}({text})" for text in c.lanes(call.args[0])]
+
+    return emit
+
+
+CONVERSIONS: Mapping[str, Emitter] = {
+    f"{'from' if widens else 'to'}_{TYPES[form]}": _conversion(form, widens)
+    for form in ("e4m3", "e5m2")
+    for widens in (True, False)
+}
+"""Of machines whose tensor cores take float8."""
+
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
@@ -203,10 +236,11 @@ def mean_zero(rows: int) -> Callable[..., None]:
 def add_products(kind: Kind, out: Any, left: Any, right: Any, fresh: bool = False) -> None:
     """Adds to a tile (or to zeros, if it is fresh) the products of two operands, [row, k] and [column, k]."""
     sums = out.view((len(left), len(right)), (len(right), 1))
-    left, right = (
-        np.ascontiguousarray(x).view(dtype(name).numpy).astype(kind.wide) for x, name in zip((left, right), kind.elements)
-    )
-    sums[...] = (0 if fresh else sums) + left @ right.T
+    given = zip((left, right), kind.elements)
+    left, right = (np.ascontiguousarray(x).view(dtype(name).numpy).astype(kind.wide) for x, name in given)
+    for at in range(0, left.shape[1], kind.depth):
+        part = left[:, at : at + kind.depth] @ right[:, at : at + kind.depth].T
+        sums[...] = part if fresh and at == 0 else sums + part
 
 
 def _mean_dot(kind: Kind) -> Callable[..., None]:
