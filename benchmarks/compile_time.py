@@ -33,10 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # ------------------------------------------------------------------------------------------------------- the child
 
 PLACES = {
-    "graph passes": ("specialize:optimize", "specialize:for_target", "specialize:fuse", "specialize:choose_layouts"),
+    "graph passes": (
+        "specialize:optimize", "specialize:for_target", "lowering.graph:fuse", "lowering.items:choose_layouts",
+    ),
     "planning": ("kernels.build:plan_schedule",),
     "programs": (
-        "lowering.lower:build_program", "kernels.build:program_text", "kernels.build:lift_scheduled",
+        "lowering.items:build_program", "kernels.build:program_text", "kernels.build:lift_scheduled",
         "kernels.build:verify",
     ),
     "LLVM text": ("kernels.build:generate",),
@@ -44,7 +46,7 @@ PLACES = {
 }  # fmt: skip
 """Functions of `weft.compiler` by the phase that they are; a tree that has one not is measured without it.
 
-What was `weft.executor.kernels` once (the trees that one is measured beside) is `weft.compiler.kernels.build`."""
+Trees that one is measured beside have them in three files of `weft.executor`."""
 LLVM = {
     "LLVM parse": "weft.codegen.llvm.child:parse",
     "LLVM optimise": "weft.codegen.llvm.child:optimize",
@@ -92,8 +94,8 @@ class Clock:
         for name, places in PLACES.items():
             for place in places:
                 self.patch(name, f"weft.compiler.{place}")
-                old = place.replace("kernels.build", "kernels").removeprefix("lowering.")
-                self.patch(name, f"weft.executor.{old}")
+                for home in ("specialize", "lower", "kernels"):
+                    self.patch(name, f"weft.executor.{home}:{place.partition(':')[2]}")
         for name, place in LLVM.items():
             self.patch(name, place)
         self.patch("planning", "weft.targets.cpu.default:default_schedule")

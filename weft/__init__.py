@@ -99,8 +99,14 @@ def _compile_tuned(*arguments: Any, **named: Any) -> Any:
     return compile_tuned(*arguments, **named)
 
 
+def _load(*arguments: Any, **named: Any) -> Any:
+    from weft.runtime.model.stored import load
+
+    return load(*arguments, **named)
+
+
 def _load_whole(*arguments: Any) -> Any:
-    from weft.compiler.saved.store import load_whole
+    from weft.compiler.saved.load import load_whole
 
     return load_whole(*arguments)
 
@@ -115,7 +121,7 @@ def _stored_graph(text: str, constants: Any) -> Any:
 
 
 hooks.find_target, hooks.records, hooks.compile_tuned = _find_target, _records, _compile_tuned
-hooks.load_whole, hooks.stored_graph = _load_whole, _stored_graph
+hooks.load, hooks.load_whole, hooks.stored_graph = _load, _load_whole, _stored_graph
 
 
 def __dir__() -> list[str]:

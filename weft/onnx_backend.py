@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.compiler import HostWarning, Module
 from weft.compiler import compile as compile_model
-from weft.compiler.specialize import deciding_inputs
+from weft.compiler.sizes.deciding import deciding_inputs
 from weft.compiler.steps import RestStep
 from weft.core.errors import FrontendError
 from weft.frontends.onnx import load

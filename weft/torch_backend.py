@@ -13,7 +13,6 @@ warning says so once.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +22,7 @@ from torch._dynamo.backends import registry
 from torch._dynamo.backends.common import aot_autograd
 
 from weft.compiler import Module, compile
-from weft.core.errors import ArgumentError, FrontendError, InternalError, TargetError, WeftError
+from weft.core.errors import ArgumentError, FrontendError, InternalError, TargetError, WeftError, did_you_mean
 from weft.frontends.torch.calls import as_array, as_tensor
 from weft.frontends.torch.importer import import_graph
 from weft.frontends.torch.source import decompositions
@@ -64,9 +63,8 @@ def _checked(options: Any, mode: Any) -> dict[str, Any]:
         raise ArgumentError(f"options is a dict, not {options!r}")
     for name in options or ():
         if name not in OPTIONS:
-            near = difflib.get_close_matches(str(name), OPTIONS, 1)
-            hint = f"; do you mean {near[0]!r}?" if near else ""
-            raise ArgumentError(f"{name!r} is no option of Weft's: those are {', '.join(OPTIONS)}{hint}")
+            known = ", ".join(OPTIONS) + did_you_mean(name, OPTIONS)
+            raise ArgumentError(f"{name!r} is no option of Weft's: those are {known}")
     return dict(options or {})
 
 

@@ -411,7 +411,7 @@ def test_doctor_says_what_the_environment_asks_for(weft, monkeypatch):
     monkeypatch.setenv("WEFT_VERIFFY", "1")
     lines = [one for one in figures(weft("doctor", "--json"))["findings"] if one["what"] == "setting"]
     assert any(one["detail"].startswith("WEFT_VERIFY=True (environment)") for one in lines)
-    assert any("did you mean WEFT_VERIFY?" in one["detail"] and one["mend"] == "unset WEFT_VERIFFY" for one in lines)
+    assert any("did you mean 'WEFT_VERIFY'?" in one["detail"] and one["mend"] == "unset WEFT_VERIFFY" for one in lines)
     monkeypatch.setenv("WEFT_VERIFY", "perhaps")
     code, out, _ = weft("doctor")
     assert code == 1 and "WEFT_VERIFY accepts" in out

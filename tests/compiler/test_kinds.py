@@ -33,7 +33,9 @@ def test_kinds():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (3, "not a int: give a model"),
+        (3, "not an int: give a model"),
+        ({"weight": np.zeros(2)}, "not a dict: it holds weights"),
+        (of_class("jax._src.core.ClosedJaxpr"), "give the function that it was made of"),
         (np.zeros(2), "the model comes first"),
         (dict, r"it is a class: make one of it, dict\(…\)"),
         (of_class("tensorflow.python.trackable.AutoTrackable"), r"(?s)from_saved_model.*tf2onnx"),

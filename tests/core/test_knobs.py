@@ -190,7 +190,7 @@ weft.build(te.create_schedule(b.op), [a, b])
 def test_the_environment_prints_the_log_and_programs_and_strangers_are_warned_of():
     said = run(BUILD + "weft.knobs.verify", WEFT_DEBUG="2", WEFT_NUMTHREADS="2")
     assert "weft.build: built" in said and "func " in said
-    assert said.count("WEFT_NUMTHREADS is no setting of Weft; did you mean WEFT_NUM_THREADS?") == 1
+    assert said.count("WEFT_NUMTHREADS is no setting of Weft (did you mean 'WEFT_NUM_THREADS'?)") == 1
 
 
 def test_junk_in_weft_debug_is_said_and_stops_nothing():
@@ -205,5 +205,5 @@ def test_a_variable_that_is_no_setting_is_found(monkeypatch):
     monkeypatch.setenv("WEFT_TEST_FULL", "1")
     monkeypatch.setenv("WEFT_SPEED", "high")
     found = unknown_variables()
-    assert found["WEFT_DEBUGG"] == "WEFT_DEBUGG is no setting of Weft; did you mean WEFT_DEBUG?"
+    assert found["WEFT_DEBUGG"] == "WEFT_DEBUGG is no setting of Weft (did you mean 'WEFT_DEBUG'?)"
     assert set(found) == {"WEFT_DEBUGG", "WEFT_SPEED"}

@@ -121,3 +121,13 @@ def test_applications(name):
     model = getattr(keras.applications, name)(weights=None, input_shape=(side, side, 3), classes=10)
     x = draw.uniform(0, 1, (1, side, side, 3)).astype("f")
     close(weft.compile(model, x)(x), model(x, training=False), 1e-3)
+
+
+def test_a_model_of_one_input_says_itself_what_it_takes(tmp_path):
+    image = keras.Input((6,))
+    model = settled(keras.Model(image, layers.Dense(3, name="last")(image)))
+    assert {node.origin for node in load(model).graph.nodes} == {"last"}  # a layer: no line of it is the user's
+    model.save(tmp_path / "one.keras")
+    x = draw.normal(size=(1, 6)).astype("f")
+    for given in (model, tmp_path / "one.keras"):
+        close(weft.compile(given)(x), model(x))

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.goldens.workloads import WORKLOADS
-from weft.compiler import specialize
 from weft.compiler.kernels.build import Kernel, KernelCompiler
-from weft.compiler.lowering.lower import Launch, OnHost
+from weft.compiler.lowering.items import Launch, OnHost, items_in_layouts
 from weft.compiler.passes import for_target, optimize
 from weft.graph.ir import Graph
 from weft.graph.passes.fuse import fuse
@@ -74,7 +73,7 @@ def kernels_in(graph: Graph, target: Target, precision: str | None = None) -> It
     graph = for_target(optimize(graph, shapes, {}), target, precision)
     planner = _Planner(target)
     try:
-        items = specialize.items_in_layouts(graph, fuse(graph), planner)
+        items = items_in_layouts(graph, fuse(graph), planner)
     finally:
         planner.close()
     for item in items:

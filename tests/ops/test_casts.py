@@ -12,7 +12,7 @@ from weft.ops.elementwise_support import ELEMENT_TYPES
 
 OPERATORS = ("BitCast", "Cast", "CastLike")
 NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
-HOST_TYPES = ("FLOAT8", "FLOAT4", "INT4", "INT2")
+HOST_TYPES = ("FNUZ", "E8M0", "no_saturate_FLOAT_to_FLOAT8", "no_saturate_FLOAT16_to_FLOAT8", "FLOAT4", "INT4", "INT2")
 
 
 def on_host(case):

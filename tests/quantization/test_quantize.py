@@ -11,6 +11,7 @@ import pytest
 import weft
 from tests.compiler.graphs import attention, convnet, mlp
 from weft.cli.main import main
+from weft.cli.to_onnx import to_onnx
 from weft.core.errors import ArgumentError
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import TensorType, Value
@@ -107,6 +108,23 @@ def test_every_method_and_type(method, activations):
     made = quantize(graph, feeds(graph), method=method, activations=activations, per_channel=activations == "int8")
     given = feeds(graph, 1, seed=9)[0]
     assert ratio(interpret_graph(graph, given)[0], weft.compile(made).run(None, given)[0]) > 25
+
+
+def test_fp8():
+    """Matrix products alone; of float8 on a machine that multiplies it, as float32 on others."""
+    graph = mlp()
+    made = quantize(graph, feeds(graph), activations="fp8")
+    given = feeds(graph, 1, seed=9)[0]
+    module = weft.compile(made)
+    assert ratio(interpret_graph(graph, given)[0], module.run(None, given)[0]) > 25
+    assert ratio(interpret_graph(made, given)[0], module.run(None, given)[0]) > 60
+    ops = [node.op for node in weft.compile(made, target="cuda:sm_90a").specializations[0].graph.nodes]
+    assert "NarrowMatMul" in ops and "MatMul" not in ops and "DequantizeLinear" not in ops
+    assert all(node.op != "NarrowMatMul" for node in module.specializations[0].graph.nodes)
+    again = weft.compile(to_onnx(made))
+    np.testing.assert_array_equal(again.run(None, given)[0], module.run(None, given)[0])
+    with pytest.raises(ArgumentError, match="no convolution or matrix product"):
+        quantize(convnet(), feeds(convnet()), activations="fp8", keep="Gemm")
 
 
 def test_scales_that_are_powers_of_two():

@@ -69,7 +69,8 @@ import ctypes, struct
 from tests.compiler.graphs import mlp
 from tests.runtime.scattered_memory import APART, scatter
 from weft.codegen.llvm.compile import emit_object
-from weft.compiler.specialize import for_target, lower_graph, optimize
+from weft.compiler.lowering.graph import lower_graph
+from weft.compiler.passes import for_target, optimize
 from weft.runtime.abi import FUNCTIONS
 from weft.runtime.jit import JitModule, defined_names
 from weft.targets.registry import find_target

@@ -17,7 +17,7 @@ import numpy as np
 from weft.builder import with_arguments
 from weft.compiler.kernels.program import NoKernel, build_program
 from weft.compiler.passes import optimize
-from weft.compiler.specialize import LARGEST_BOUND_VALUE, deciding_inputs
+from weft.compiler.sizes.deciding import LARGEST_BOUND_VALUE, deciding_inputs
 from weft.graph.interpreter import interpret_graph, operator_of
 from weft.graph.ir import TensorType, reads
 from weft.graph.passes.fuse import fuse

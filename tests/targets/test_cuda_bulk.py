@@ -16,6 +16,7 @@ from tests.targets.test_cuda_warpgroups import HOPPER, calls, product
 from weft import te
 from weft.compiler.device.store import programs_of, programs_row
 from weft.compiler.saved.check_file import _check_program
+from weft.core.array_types import numpy_type
 from weft.core.errors import InterpreterError
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate, For
@@ -79,6 +80,40 @@ def test_products(sizes, turned, point):
     run(schedule, sizes, turned, *rest)
     run(func, sizes, turned, *rest)
     assert len(calls(func, "bulk_copy")) >= 2 and not calls(func, "copy_async")
+
+
+def test_products_of_float8_with_scales():
+    """Sums of a few steps by the tensor cores, added up in float32; scales of rows and columns in the epilogue."""
+    (m, n, k), kinds = (64, 72, 656), ("float8_e4m3fn", "float8_e5m2")
+    a, b = (te.placeholder((rows, k), kind, name=name) for rows, kind, name in zip((m, n), kinds, "ab"))
+    rows, columns, r = te.placeholder((m,), name="rows"), te.placeholder((n,), name="columns"), te.reduce_axis(k, "r")
+    sums = te.compute((m, n), lambda i, j: te.sum(a[i, r].astype("float32") * b[j, r].astype("float32"), axis=r))
+    scaled = te.compute((m, n), lambda i, j: sums[i, j] * (rows[i] * columns[j]), name="D")
+    schedule = te.create_schedule(scaled.op)
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
+    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
+    assert tiles.takes()
+    tiles.apply(
+        {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1, "copies": 0}
+    )
+    func = HOPPER.lower(schedule.func)
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal((size, k)).astype(numpy_type(kind)) for size, kind in zip((m, n), kinds))
+    by_row, by_column = random.random(m, np.float32), random.random(n, np.float32)
+    made = np.zeros((m, n), np.float32)
+    named = {"a": x.view(np.uint8), "b": y.view(np.uint8), "rows": by_row, "columns": by_column, "D": made}
+    interpret(func, *[named[p.name] for p in func.params], check=False)
+    want = x.astype(np.float32) @ y.astype(np.float32).T * (by_row[:, None] * by_column)
+    np.testing.assert_allclose(made, want, rtol=1e-5, atol=1e-4)
+    assert len(calls(func, "bulk_copy")) == 2 and len(calls(func, "wgmma_add")) == 1
+    program = HOPPER.generate(func)
+    assert "m64n96k32.f32.e4m3.e5m2" in program.source and [one.element_bytes for one in program.kernels[0].maps] == [
+        1,
+        1,
+    ]
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, HOPPER.cpu)
 
 
 def test_blocks_stay_and_one_group_fetches():

@@ -18,6 +18,7 @@ from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Node, TensorType, Value
 from weft.graph.opspec import Use
+from weft.graph.passes.algorithms import choosing
 from weft.graph.passes.layout import Layout
 from weft.loop.tree import loops_in
 from weft.loop.verifier import verify
@@ -229,6 +230,19 @@ def test_larger_weights_are_streamed_where_the_model_does_not_stay_in_the_cache(
     machine = dataclasses.replace(NATIVE, cache_bytes=(48 << 10, 2 << 20, 32 << 20))
     assert ranked_tiles(Convolution(1, 64, 64, 7, 7), machine)[0] == 4
     assert not ranked_tiles(Convolution(1, 64, 64, 7, 7, model_bytes=7 << 20), machine)
+
+
+@needs_lanes
+def test_who_measures_is_offered_every_exact_tile():
+    """What the counts do not like is taken by nobody unasked, and costs nothing unless somebody measures."""
+    x = Value("x", TensorType("float32", (1, 256, 4, 4)))
+    node = Node("Conv", [x, Value("w")], [Value("y")], {"pads": [1, 1, 1, 1]})
+    weight = np.random.default_rng(0).standard_normal((256, 256, 3, 3)).astype(np.float32)
+    likely = {one.label for one in alternatives(node, weight, NATIVE, 1 << 30)}
+    with choosing({}, {}):
+        offered = alternatives(node, weight, NATIVE, 1 << 30)
+    assert {one.label for one in offered} == {"WinogradConv 2", "WinogradConv 4"} and len(likely) < 2
+    assert {one.label for one in offered if one.saved > 0} == likely
 
 
 @needs_lanes

@@ -19,7 +19,7 @@ from typing import Any
 
 from weft.cli.given import Given, UsageError
 from weft.cli.screen import Screen
-from weft.core.errors import InternalError, WeftError
+from weft.core.errors import InternalError, WeftError, did_you_mean
 from weft.core.install import DISTRIBUTION, MEND, hint_for
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
@@ -114,6 +114,8 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"weft {VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="command")
     asked = next((word for word in words if not word.startswith("-")), None)
+    if asked is not None and asked not in COMMANDS:
+        parser.error(f"there is no command {asked!r}{did_you_mean(asked, COMMANDS)}; weft --help lists them")
     for name, help_text in COMMANDS.items():
         one = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
         one.add_argument(

@@ -24,6 +24,7 @@ from weft.cli.screen import Screen
 from weft.compiler import Module, compile, load
 from weft.compiler.module import of_type
 from weft.compiler.reports.inputs import random_array
+from weft.core.errors import did_you_mean
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.models import make, names
 
@@ -139,7 +140,7 @@ def kind_of(given: argparse.Namespace) -> str:
     if path.suffix == ".weft":
         refuse(given, "batch target precision exact", f"{name} is compiled already, and what it is was chosen then")
     if not path.is_file():
-        known = f", and no built-in model of that name; there are {', '.join(names())}"
+        known = f", and no built-in model of that name; there are {', '.join(names())}{did_you_mean(name, names())}"
         raise UsageError(f"there is no file {name!r}{'' if path.suffix == '.weft' else known}")
     if path.suffix == ".weft":
         return "weft"

@@ -16,7 +16,8 @@ IR_VERSION = 10
 
 _ELEMENTS = {
     "float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16", "bfloat16": "BFLOAT16", "bool": "BOOL",
-    "string": "STRING", **{name: name.upper() for name in "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()},
+    "string": "STRING", "float8_e4m3fn": "FLOAT8E4M3FN", "float8_e5m2": "FLOAT8E5M2",
+    **{name: name.upper() for name in "int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()},
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Layer 8: a graph and a target in, a module out. What runs it stands in weft/runtime/model.
 
 passes       the list of passes over the graph
+form         one compiled form of a model
 specialize   a graph compiled for the shapes that it meets; module: from a graph to what the user holds
 steps, run   steps that only the compiler knows (host nodes, parts that wait for shapes), and how a call runs them
 lowering/    what runs where: kernels, host nodes, memory; kernels/: groups of nodes to machine code
@@ -76,6 +77,8 @@ def compile(
         with knobs.override(exact=exact):
             return compile(model, *inputs, **given, **more)
     if schedules:
+        if not isinstance(schedules, Mapping):
+            raise ArgumentError(f"schedules is a dict of traces by kernel (see docs/schedules.md), not {_a(schedules)}")
         wrong = [name for name, trace in schedules.items() if not isinstance(trace, Trace)]
         if wrong:
             said = _a(schedules[wrong[0]])

@@ -22,7 +22,8 @@ def kind_of(model: Any, inputs: Sequence[Any] = ()) -> str:
     is_path = isinstance(model, (str, os.PathLike))
     hint = _about_file(model) if is_path else _about_object(model, kinds, inputs)
     if hint:
-        what = f"the path {os.fspath(model)!r}" if is_path else f"a {type(model).__name__}"
+        name = type(model).__name__
+        what = f"the path {os.fspath(model)!r}" if is_path else f"a{'n' * (name[0] in 'AEIOaeio')} {name}"
         raise ArgumentError(f"weft.compile takes {_TAKEN}, not {what}: {hint}")
     if is_path:
         return {".pt2": "torch", ".keras": "keras", ".tflite": "tflite"}.get(os.path.splitext(model)[1], "onnx")
@@ -52,6 +53,8 @@ _OF_TENSORFLOW = (
     f"converter.convert()), and weft.compile('model.tflite'); or {_TO_ONNX}"
 )
 _MODEL_FIRST = "the model comes first, weft.compile(model, (x,))"
+_FUNCTION = "give the function that it was made of, weft.compile(jax.jit(f), x)"
+_WEIGHTS = "it holds weights: load them into their module, and weft.compile(module, (x,))"
 _HINTS = {
     "torch.ScriptModule": "TorchScript has lost the Python that torch.export reads: give the module it was made of, "
     "weft.compile(model, (x,))",
@@ -60,11 +63,12 @@ _HINTS = {
     'torch.compile(model, backend="weft")',
     "torch.Tensor": _MODEL_FIRST,
     "numpy.ndarray": _MODEL_FIRST,
+    "builtins.dict": _WEIGHTS,
+    "transformers.Pipeline": "give its model and what its tokenizer makes, weft.compile(pipeline.model, (ids,))",
     "jaxlib.ArrayImpl": "the function comes first, weft.compile(f, x)",
-    "jax.Compiled": "XLA's code is no model: give the function that it was made of, weft.compile(jax.jit(f), x)",
-    "jax.Lowered": "give the function that it was made of, weft.compile(jax.jit(f), x)",
-    "jax.Traced": "give the function that it was made of, weft.compile(jax.jit(f), x)",
-    "jax.Exported": "it holds StableHLO: give the function that it was made of, weft.compile(jax.jit(f), x)",
+    "jax.Compiled": f"XLA's code is no model: {_FUNCTION}",
+    **dict.fromkeys(("jax.ClosedJaxpr", "jax.Jaxpr", "jax.Lowered", "jax.Traced"), _FUNCTION),
+    "jax.Exported": f"it holds StableHLO: {_FUNCTION}",
     "flax.Module": "its parameters are apart from it: weft.compile(lambda x: model.apply(parameters, x), x)",
     "haiku.Transformed": "its parameters are apart: weft.compile(lambda x: model.apply(parameters, None, x), x)",
     "weft.Schedule": "weft.build(schedule, [A, B, C]) compiles tensor programs",
@@ -81,7 +85,7 @@ _HINTS = {
 """What is no model, by class, and what to do with it."""
 
 _FILES = {
-    ".pt .pth .bin .safetensors .ckpt": "it holds weights: load them into their module, and weft.compile(module, (x,))",
+    ".pt .pth .bin .safetensors .ckpt": _WEIGHTS,
     ".npy .npz": "it holds arrays; the model comes first",
     ".h5 .hdf5": "read it with keras.models.load_model(path), and weft.compile(model, x)",
     ".pb": _OF_TENSORFLOW,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from weft.compiler.device.module import DeviceModule
 from weft.compiler.precision import check_precision, machine_of
 from weft.compiler.specialize import Executor
 from weft.compiler.tuned import tuned
 from weft.graph.ir import Graph
 from weft.graph.passes.infer import infer
+from weft.graph.passes.specialize import specialize
 from weft.runtime.model.module import HostWarning, Module, NodeArg, SizeWarning, of_type
 from weft.targets.base import Target
 from weft.targets.registry import find_target
@@ -23,8 +25,6 @@ def make_module(executor: Executor, threads: int | None = None) -> Module:
     """The module of an executor; one for a device takes arrays that lie there, too."""
     if not executor.target.on_device:
         return Module(executor, threads)
-    from weft.compiler.device.module import DeviceModule
-
     return DeviceModule(executor, threads)
 
 
@@ -34,8 +34,6 @@ Shapes = Mapping[str, "Sequence[int | range]"]
 
 def bind_shapes(graph: Graph, shapes: Shapes | None) -> Graph:
     """The graph with its types inferred, for inputs of these shapes."""
-    from weft.graph.passes.specialize import specialize
-
     if not shapes:
         return infer(graph)
     return specialize(graph, {k: tuple(None if isinstance(d, range) else d for d in v) for k, v in shapes.items()})

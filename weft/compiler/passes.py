@@ -45,8 +45,10 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in inputs])
 
 
-def for_target(graph: Graph, target: Target, precision: str | None = None) -> Graph:
-    """The graph in a precision, with the algorithms that a target proposes."""
+def for_target(
+    graph: Graph, target: Target, precision: str | None = None, typical: Mapping[str, int] | None = None
+) -> Graph:
+    """The graph in a precision, with the algorithms that a target proposes; open sizes are typically so large."""
     proposed = target.spec.algorithms
     if precision is not None and asked("* precision", precision, "fp32") == "fp32":
         precision = None
@@ -93,5 +95,6 @@ def for_target(graph: Graph, target: Target, precision: str | None = None) -> Gr
         if padded is not graph and asked("* channels", "padded", "as they are") == "padded":
             graph = padded
         if proposed.products is not None and knobs.winograd:
-            graph = run(choose_algorithms, graph, proposed.products(target, weights))
+            sizes = {var: typical[name] for name, var in graph.symbols.items() if typical and name in typical}
+            graph = run(choose_algorithms, graph, proposed.products(target, weights, sizes))
     return graph

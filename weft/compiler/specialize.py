@@ -9,16 +9,12 @@ bounded: the one that was not used for longest is dropped.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
-import math
 import sys
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +22,19 @@ import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
 from weft.compiler.cache import models as cache
+from weft.compiler.control.bodies import Body, Region
 from weft.compiler.device.runner import DeviceRunner
-from weft.compiler.kernels.build import KernelCompiler
-from weft.compiler.lowering.constants import Reload, lighten
-from weft.compiler.lowering.lower import (
-    Item,
-    Launch,
-    Lowered,
-    OnHost,
-    Rest,
-    assemble,
-    choose_items,
-    refused_items,
-    settle_views,
-    touched_plainly,
-)
+from weft.compiler.form import Compiled, NativeCode, Specialization, load_code
+from weft.compiler.lowering.constants import lighten
+from weft.compiler.lowering.graph import lower_graph
+from weft.compiler.lowering.items import Launch, Rest
+from weft.compiler.lowering.lower import Lowered
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.run import OpenRunner, Runner
+from weft.compiler.saved.store import read_form, save_modules, write_form, write_model
 from weft.compiler.sizes import background
-from weft.compiler.sizes.open_checks import conditions_of
-from weft.compiler.sizes.open_sizes import settle_shapes
-from weft.compiler.steps import HostStep, RestStep
+from weft.compiler.sizes.deciding import deciding_inputs
+from weft.compiler.steps import RestStep
 from weft.core import model
 from weft.core.errors import ArgumentError, WeftError
 from weft.core.knobs import knobs
@@ -54,9 +42,7 @@ from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter, operator_of
 from weft.graph.ir import Array, Graph, TensorType, Value, all_graphs
 from weft.graph.opspec import has, is_of_users
-from weft.graph.passes.algorithms import asked, choosing
-from weft.graph.passes.fuse import Group, fuse
-from weft.graph.passes.layout import choose_layouts
+from weft.graph.passes.algorithms import choosing
 from weft.graph.passes.specialize import apart
 from weft.graph.shapes import typical
 from weft.graph.structural import structure_key
@@ -73,85 +59,9 @@ logger = logging.getLogger("weft.compiler")
 
 MOST_REMEMBERED = 1024
 """Sets of shapes that are counted."""
-FORM_BYTES = 1 << 20
-"""What a form takes beside its weights, roughly."""
-_counter = itertools.count()
 
 
-@dataclass(frozen=True)
-class NativeCode:
-    """The object files of a compiled form, and the names of C functions that they call."""
-
-    objects: Callable[[], list[bytes]]
-    externals: list[str]
-
-
-class Specialization:
-    """One compiled form of a graph: for these shapes (and values).
-
-    A form that was read from the cache has what a call needs. How it came about (`graph`, `lowered`) is made again by
-    `rebuild` when somebody asks.
-    """
-
-    def __init__(
-        self,
-        graph: Graph | None,
-        lowered: Lowered | None,
-        runner: Runner | DeviceRunner,
-        native: NativeCode,
-        rebuild: Callable[[], Specialization] | None = None,
-    ) -> None:
-        self._graph = graph
-        self._lowered = lowered
-        self._rebuild = rebuild
-        self._reload: Reload | None = None
-        self.runner = runner
-        self.native = native
-        self.kept: Path | None = None
-
-    @property
-    def graph(self) -> Graph:
-        """The graph after its passes."""
-        return self._whole()[0]
-
-    @property
-    def lowered(self) -> Lowered:
-        """Kernels, drivers and what runs where."""
-        return self._whole()[1]
-
-    def _whole(self) -> tuple[Graph, Lowered]:
-        if self._graph is None or self._lowered is None:
-            assert self._rebuild is not None
-            made = self._rebuild()
-            self._graph, self._lowered = made.graph, made.lowered
-        return self._graph, self._lowered
-
-    def whole(self) -> Specialization:
-        """This form, or, for one that was read from the cache, the same with all that only compiling finds."""
-        return self if self._rebuild is None else self._rebuild()
-
-    def arrays(self) -> list[Array]:
-        """What a call reads: weights as kernels want them, and constants of host nodes."""
-        return [*self.runner.program.weights, *self.runner.program.constants.values()]
-
-    def lighten(self, held: Collection[int], reload: Reload | None = None) -> None:
-        """Lets go of the graph's constants, but those that a call reads or that are held elsewhere."""
-        self._reload = reload or self._reload
-        if self._graph is not None and self._reload is not None:
-            self._graph = lighten(self._graph, {*held, *map(id, self.arrays())}, self._reload)
-
-    @property
-    def host_nodes(self) -> list[OnHost]:
-        """The nodes that run on the host, with the reasons."""
-        return [OnHost(step.node, step.reason) for step in self.runner.program.steps if isinstance(step, HostStep)]
-
-    @property
-    def launches(self) -> list[Launch]:
-        """The calls of kernels, in order."""
-        return [item for item in self.lowered.items if isinstance(item, Launch)]
-
-
-class Executor:
+class Executor(Compiled):
     """Runs a graph; compiles it for each new set of shapes."""
 
     def __init__(
@@ -167,19 +77,14 @@ class Executor:
 
         A graph `in_body` runs again and again in one call: what waits for shapes there is compiled only if that pays.
         """
-        self.signature = Graph(graph.name, graph.inputs, graph.outputs, ())
+        settings = knobs.snapshot(without=cache.NO_MATTER)
+        super().__init__(graph, target, precision, deciding_inputs(graph), settings)
         self._graph = graph if whole is None else None
         self._whole = whole
-        self.target = target
-        self.precision = precision
         self._can_compile = can_compile
         self._in_body = in_body
         self.typical: dict[str, int] = {}
         """What open sizes typically are, by name."""
-        self._found: OrderedDict[Any, Specialization] = OrderedDict()
-        self.ranges: dict[tuple[str, int], range] = {}
-        """Between which numbers sizes lie, by input and axis."""
-        self._open: Specialization | None = None
         self._met: dict[Any, int] = {}
         self._sizes = knobs.sizes
         self._closed: str | None = None
@@ -187,9 +92,6 @@ class Executor:
         if self._sizes == "bound" or target.on_device or in_body or not can_compile or not graph.symbols:
             self._closed = ""
         self._lock = threading.RLock()
-        self._bound = deciding_inputs(graph)
-        self.settings = knobs.snapshot(without=cache.NO_MATTER)
-        """The knobs when the model was given to be compiled: they hold for what is compiled at a later call too."""
         self._overrides, self.records = overrides.in_force(), overrides.records()
 
     @property
@@ -199,25 +101,6 @@ class Executor:
             assert self._whole is not None
             self._graph = self._whole()
         return self._graph
-
-    @property
-    def specializations(self) -> list[Specialization]:
-        """What is compiled now."""
-        return [*self._found.values(), *([] if self._open is None else [self._open])]
-
-    def items(self) -> list[tuple[Any, Specialization]]:
-        """What is compiled now, with the shapes (and bound values) that each is for."""
-        return list(self._found.items())
-
-    @property
-    def open_form(self) -> Specialization | None:
-        """The form for all sizes, where it was made."""
-        return self._open
-
-    @property
-    def target_name(self) -> str:
-        """The machine it was compiled for, in words."""
-        return self.target.name
 
     def report(self, module: Module) -> str:
         """What runs where."""
@@ -233,29 +116,7 @@ class Executor:
 
     def save(self, module: Module, path: str | Path, link: bool = True) -> None:
         """Writes a module file."""
-        from weft.compiler.saved.store import save_modules
-
         save_modules([self], path, link)
-
-    def keep(self, key: Any, found: Specialization) -> None:
-        """Adds a compiled form, read from a file."""
-        self._found[key] = found
-
-    @property
-    def bound_inputs(self) -> set[int]:
-        """The positions of inputs whose values, not only their shapes, choose the compiled form."""
-        return self._bound
-
-    @property
-    def binds_values(self) -> bool:
-        """Whether values of inputs, not only their shapes, choose the compiled form."""
-        return bool(self._bound)
-
-    @property
-    def is_static(self) -> bool:
-        """Whether there is only one set of shapes that it can meet."""
-        types = [value.type for value in self.signature.inputs]
-        return not self._bound and all(isinstance(t, TensorType) and t.is_static for t in types)
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs for arrays in the order of the inputs."""
@@ -288,14 +149,6 @@ class Executor:
             return self._open
         return self._take(key, self._compile(arrays))
 
-    def _take(self, key: Any, form: Specialization) -> Specialization:
-        """Keeps a form; those that were not used for longest go, where all of them would take too much memory."""
-        self._found[key] = form
-        room = (knobs.forms_megabytes << 20) - sum(map(held_bytes, self._found.values()))
-        while room < 0 and len(self._found) > 1:
-            room += held_bytes(self._found.popitem(last=False)[1])
-        return form
-
     def _wish(self, key: Any, arrays: Sequence[Any]) -> None:
         """Asks for a form of shapes that have come often enough, to be made beside the calls."""
         if self._sizes != "background" or self._overrides or not self._sendable:
@@ -314,16 +167,9 @@ class Executor:
                     self._take(key, form)
 
         def read(path: Path) -> Specialization:
-            from weft.compiler.saved.store import read_form
-
             return read_form(path, self, shapes, lambda: self._rebuild(shapes, {}))
 
-        def write(path: Path) -> None:
-            from weft.compiler.saved.store import write_model
-
-            write_model(path, self)
-
-        if not background.ask(background.Wish(write, shapes, read, give)):
+        if not background.ask(background.Wish(lambda path: write_model(path, self), shapes, read, give)):
             self._met[key] = 0
 
     @functools.cached_property
@@ -441,7 +287,7 @@ class Executor:
 
     def _form(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
         entry = cache.entry_for(self.graph, shapes, values, self.target, self.precision)
-        found = entry and entry.read(self, lambda: self._rebuild(shapes, values))
+        found = entry and entry.read(lambda path: read_form(path, self, shapes, lambda: self._rebuild(shapes, values)))
         if entry and found:
             found.kept = entry.path
             logger.debug("found %s for %s in the cache", self.graph.name, shapes)
@@ -450,7 +296,7 @@ class Executor:
         made = self._build(shapes, values)
         logger.debug("compiled %s for %s", self.graph.name, shapes)
         if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
-            made.kept = entry.write(self, made)
+            made.kept = entry.write(made.arrays(), lambda path: write_form(path, self, made))
         return made
 
     def _rebuild(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
@@ -459,35 +305,34 @@ class Executor:
 
     @compiling()
     def _build(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Array]) -> Specialization:
-        graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
+        graph = for_target(optimize(self.graph, shapes, values), self.target, self.precision, self.typical)
         sizes = {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
         lowered = lower_graph(graph, self.target, self.open_rest if graph.symbols else self.rest, sizes)
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
             runner: Runner | DeviceRunner
-            runner = on_device = DeviceRunner(lowered.program, programs, self.target, self._inner)
+            runner = on_device = DeviceRunner(lowered.program, programs, self.target, self.inner)
             native = NativeCode(on_device.codes, [])
         else:
             engine, native = link(lowered, self.target)
             is_open = lowered.program.numbers is not None
-            interpret = functools.partial(self._interpreted, values)
             runner = (
-                OpenRunner(lowered.program, engine, self._inner, interpret, lowered.conditions)
+                OpenRunner(lowered.program, engine, self.inner, self.interpreted, lowered.conditions)
                 if is_open
-                else Runner(lowered.program, engine, self._inner)
+                else Runner(lowered.program, engine, self.inner)
             )
 
         def constants() -> dict[str, Array]:
             with self._as_asked():
-                again = for_target(optimize(self.graph, shapes, values), self.target, self.precision)
+                again = for_target(optimize(self.graph, shapes, values), self.target, self.precision, self.typical)
             return {value.name: array for value, array in again.constants.items()}
 
         made = Specialization(graph, lowered, runner, native)
         made.lighten({id(array) for array in self.graph.constants.values()}, constants)
         return made
 
-    def _interpreted(self, values: Mapping[str, Array], arrays: Sequence[Any]) -> list[Any]:
+    def interpreted(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs by the numpy meaning of the operators."""
         return Interpreter().run(self.graph, arrays, {})
 
@@ -500,12 +345,14 @@ class Executor:
             one.lighten(())
         self._graph = lighten(self.graph, held, lambda: {v.name: a for v, a in reload().constants.items()})
 
-    def _inner(self, graph: Graph, known: Mapping[Value, Array], whole: bool = False) -> Any:
+    def inner(self, graph: Graph, known: Mapping[Value, Array], whole: bool = False) -> Any:
         """What runs a subgraph of a host node, or a graph of the `whole` node; `known` are the constants around it."""
-        from weft.compiler.control.bodies import Body, Region
-
         with knobs.override(**self.settings):
-            return (Region if whole else Body)(graph, known, self.target, self.precision)
+            return (Region if whole else Body)(graph, known, self.target, self.precision, self._compile_body)
+
+    def _compile_body(self, graph: Graph, values: Mapping[str, Array]) -> Runner | DeviceRunner:
+        """What runs a body whose inputs are typed, compiled now."""
+        return Executor(graph, self.target, self.precision, in_body=True).form({}, values).runner
 
     def open_rest(self, graph: Graph) -> Any:
         """The rest of a form for all sizes, which meets other ones in each call."""
@@ -519,14 +366,9 @@ class Executor:
             with knobs.override(**self.settings):
                 return Executor(graph, find_target(device.rest), self.precision)
         if self._in_body:
-            return self._inner(graph, {})
+            return self.inner(graph, {})
         with knobs.override(**self.settings):
             return Executor(graph, self.target, self.precision)
-
-
-def held_bytes(form: Specialization) -> int:
-    """The memory that a form holds."""
-    return FORM_BYTES + sum(array.nbytes for array in form.arrays())
 
 
 def _check_overrides(graph: Graph, lowered: Lowered) -> None:
@@ -538,55 +380,6 @@ def _check_overrides(graph: Graph, lowered: Lowered) -> None:
         there = {node.name for node in graph.nodes}
         said = "is computed by no kernel of its own name" if unknown[0] in there else "is no node of the model"
         raise ArgumentError(f"a schedule was given for {unknown[0]!r}, which {said}; kernels compute {known}")
-
-
-def lower_graph(
-    graph: Graph, target: Target, make_rest: Callable[[Graph], Any], typical: Mapping[Var, int] | None = None
-) -> Lowered:
-    """The program of a graph; sizes of its inputs that are not bound stay open, with `typical` numbers."""
-    compiler = KernelCompiler(target)
-    if graph.symbols:
-        compiler.typical, compiler.whole = typical or {}, graph
-        graph = settle_shapes(graph)
-    try:
-        groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
-        while True:
-            items = items_in_layouts(graph, groups, compiler)
-            if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
-                items = refused_items(graph, items)
-            items = settle_views(graph, items, compiler)
-            if not compiler.finish():
-                break
-        prefix = f"stretch_{next(_counter)}"
-        made = assemble(graph, items, prefix, target, make_rest, compiler.layouts, typical)
-        made.block = compiler.block
-        if graph.symbols:
-            made.conditions = conditions_of(graph, compiler.typical)
-        return made
-    finally:
-        compiler.close()
-
-
-def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
-    """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
-    target = compiler.target
-    lays_out = knobs.layout and not graph.symbols
-    lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
-    together = target.channels_last if lays_out else frozenset()
-    compiler.block = max(lanes, 1)
-    tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
-    fixed: set[Value] = set()
-    while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
-        if laid.layouts and asked("* layouts", "blocked", "plain") == "plain":
-            lanes, together = 0, frozenset()
-            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
-        compiler.layouts = laid.layouts
-        items = choose_items(graph, laid.groups, compiler)
-        wrong = touched_plainly(graph, items) & laid.layouts.keys()
-        if not wrong:
-            return items
-        fixed |= {laid.plain.get(value, value) for value in wrong}
 
 
 def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode]:
@@ -604,37 +397,5 @@ def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode
     return load_code(objects(), names, externals, target), NativeCode(objects, externals)
 
 
-def load_code(
-    objects: Sequence[bytes], names: Sequence[str], externals: Sequence[str], target: Target
-) -> JitModule | None:
-    """The code of a form in this process; None where there is none, or it is for another machine."""
-    return llvm_compile.load(objects, names, externals, target) if names and target.is_host else None
-
-
 def _is_static(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.is_static
-
-
-def deciding_inputs(graph: Graph) -> set[int]:
-    """The positions of inputs whose values decide shapes: they reach an operator's shape operand."""
-    wanted: set[Value] = set()
-    for node in reversed(graph.nodes):
-        for position in operator_of(node).shape_inputs:
-            if position < len(node.inputs) and (value := node.inputs[position]) is not None:
-                wanted.add(value)
-        if any(value in wanted for value in node.outputs) and not node.graphs and not has(node, "shape_only"):
-            wanted.update(v for v in node.inputs if v is not None and _may_be_small(v))
-    return {at for at, value in enumerate(graph.inputs) if value in wanted and _may_be_small(value)}
-
-
-def _may_be_small(value: Value) -> bool:
-    kind = value.type
-    if kind is None:
-        return True
-    if not isinstance(kind, TensorType) or kind.core is None:
-        return False
-    return kind.shape is None or (len(kind.shape) <= 1 and _least_size(kind) <= LARGEST_BOUND_VALUE)
-
-
-def _least_size(kind: TensorType) -> int:
-    return math.prod(d for d in kind.shape or () if isinstance(d, int))

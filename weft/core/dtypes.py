@@ -1,6 +1,7 @@
 """Data types: one interned object per (kind, bits, lanes), so that `is` compares them.
 
-    float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2      int1 int2 int4 int8 int16 int32 int64 (and uint…)      bool      handle
+    float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2
+    int1 int2 int4 int8 int16 int32 int64 (and uint…)      bool      handle
 
 A vector type carries lanes: `float32x16`. Types narrower than 8 bits are stored packed, low bits first.
 """

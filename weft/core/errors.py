@@ -6,6 +6,8 @@ Every error that comes from what the user gave is a `WeftError`; its text says w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class WeftError(Exception):
     """Base of everything Weft raises on purpose."""
@@ -70,3 +72,12 @@ class InternalError(RuntimeError):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message} (this is a bug in Weft: please report it with the program that shows it)")
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """What an error about an unknown name ends with: the known one that it was meant to be, or nothing."""
+    import difflib  # only where something went wrong
+
+    folded = {one.casefold(): one for one in known}
+    near = difflib.get_close_matches(str(name).casefold(), folded, 1)
+    return f" (did you mean {folded[near[0]]!r}?)" if near else ""

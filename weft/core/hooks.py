@@ -11,6 +11,9 @@ find_target: Callable[[Any], Any]
 records: Callable[[Any], Any]
 """What the tuner found for a Target (`plan/overrides.py`)."""
 
+load: Callable[..., Any]
+"""The module in a module file."""
+
 load_whole: Callable[..., Any]
 """The module in a module file, read by the compiler."""
 

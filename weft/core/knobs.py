@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Generic, TypeVar, overload
 
 from weft.core import log
-from weft.core.errors import WeftError
+from weft.core.errors import WeftError, did_you_mean
 
 T = TypeVar("T")
 
@@ -377,7 +377,7 @@ KNOBS: dict[str, Knob[Any]] = {name: knob for name, knob in vars(Knobs).items() 
 
 def _find(name: str) -> Knob[Any]:
     if name not in KNOBS:
-        raise KnobError(f"there is no setting {name!r}; there are {', '.join(KNOBS)}")
+        raise KnobError(f"there is no setting {name!r}; there are {', '.join(KNOBS)}{did_you_mean(name, KNOBS)}")
     return KNOBS[name]
 
 
@@ -393,10 +393,7 @@ def unknown_variables() -> dict[str, str]:
 
 
 def _no_setting(name: str, known: Collection[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, 1)
-    return f"{name} is no setting of Weft" + (f"; did you mean {near[0]}?" if near else "")
+    return f"{name} is no setting of Weft{did_you_mean(name, known)}"
 
 
 @functools.lru_cache(maxsize=1)

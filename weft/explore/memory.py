@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from weft.compiler.lowering.abi import buffer_bytes
-from weft.compiler.lowering.lower import Launch, Lowered
+from weft.compiler.lowering.items import Launch
+from weft.compiler.lowering.lower import Lowered
 from weft.compiler.steps import NativeStep
 from weft.expr.nodes import Buffer
 from weft.graph.ir import Value

@@ -23,9 +23,10 @@ from typing import Any
 
 from weft.compiler import Module
 from weft.compiler.lowering.constants import ReloadedConstants
-from weft.compiler.lowering.lower import Launch, OnHost, Rest, View
+from weft.compiler.lowering.items import Launch, OnHost, Rest, View
 from weft.compiler.passes import for_target, optimize
-from weft.compiler.reports.profile import KernelProfile, Profile
+from weft.compiler.reports.profile import Profile
+from weft.compiler.reports.recorder import KernelProfile
 from weft.core.errors import ArgumentError
 from weft.core.version import VERSION
 from weft.explore.graphs import node_data, pass_data, plain_node

@@ -40,7 +40,7 @@ def narrowed(value: Expr, name: str) -> Expr:
     bits, unit = Call("reinterpret", (inside,), _BITS), 23 - mantissa
     body = _call("bit_and", bits, 0x7FFFFFFF)
     magic = 2.0 ** (24 - bias - mantissa)  # whose last bit is the least float8
-    small = Call("reinterpret", (add(Call("reinterpret", (body,), FLOAT32), const(magic, FLOAT32)),), _BITS)
+    small: Expr = Call("reinterpret", (add(Call("reinterpret", (body,), FLOAT32), const(magic, FLOAT32)),), _BITS)
     small = sub(small, Call("reinterpret", (const(magic, FLOAT32),), _BITS))
     even = _call("bit_and", _call("shift_right", body, unit), 1)
     large = add(add(body, Const((1 << unit - 1) - 1 - (127 - bias << 23) & 0xFFFFFFFF, _BITS)), even)

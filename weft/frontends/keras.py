@@ -63,11 +63,8 @@ def _read(path: str) -> Any:
 
 def _described(model: Any, backend: str) -> Any:
     """Inputs of the shapes that a model describes."""
-    try:
-        described = model.inputs and model._inputs_struct if hasattr(model, "_inputs_struct") else model.inputs
-    except AttributeError:
-        described = None
-    if not described:
+    listed = getattr(model, "inputs", None)
+    if not listed:
         raise ArgumentError(
             f"weft.compile takes the {type(model).__name__} with example inputs, weft.compile(model, x): "
             "a subclassed model does not say what they are"
@@ -78,6 +75,7 @@ def _described(model: Any, backend: str) -> Any:
         made = keras.ops.zeros(shape, dtype=one.dtype)
         return made.cpu() if backend == "torch" else made
 
+    described = getattr(model, "_inputs_struct", listed)
     described = described[0] if isinstance(described, (list, tuple)) and len(described) == 1 else described
     return keras.tree.map_structure(example, described)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.errors import WeftError
+from weft.core.errors import WeftError, did_you_mean
 from weft.graph.ir import Graph
 from weft.models.language import bert_base, lstm_lm
 from weft.models.llama import llama_110m
@@ -39,7 +39,8 @@ def names(decoders: bool = True) -> list[str]:
 def make(name: str, batch: int = 1, seed: int = 0) -> Graph:
     """The built-in model of that name."""
     if name not in MODELS:
-        raise ModelError(f"there is no built-in model {name!r}; there are {', '.join(MODELS)}")
+        known = ", ".join(MODELS) + did_you_mean(name, MODELS)
+        raise ModelError(f"there is no built-in model {name!r}; there are {known}")
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
         raise ModelError(f"batch is {batch!r}; give a whole number from 1 up")
     return MODELS[name](batch, seed)

@@ -1,6 +1,7 @@
 """Winograd's convolution: 3 × 3 (any r × r) kernels with stride 1, by m × m tiles of the output.
 
     WinogradConv(x, u, w, bias?)  tile=m, pads=[top, left, bottom, right], each 0 or 1      domain "weft"
+                                  block=[tiles down, tiles across], for images of open size
 
 `u` is the transformed weight G g Gᵀ, of shape (t, t, channels in, channels out) with t = m + r - 1, which a pass makes
 from a constant weight when a model is compiled (`transform_weight`); `w` is that weight itself, as (r, r, channels in,
@@ -43,10 +44,10 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.shapes import minus, plus
-from weft.ops.convolution import accumulator, add_channel, finish, is_empty, sizes_of
+from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
+from weft.graph.shapes import divided, minus, plus, tidy
+from weft.ops.convolution import accumulator, add_channel, dims_of, finish, is_empty, sizes_of
 from weft.ops.convolution_window import Pads, pad_array, pad_tensor
 
 DOMAIN = "weft"
@@ -68,6 +69,8 @@ BITS = {"float32": "int32", "float64": "int64"}
 """Whole numbers of the width of the accumulators."""
 
 Row = tuple[Fraction, ...]
+At = Sequence[Expr]
+"""Where a tile stands: the axes of images, and its place in the last of them."""
 
 
 class Matrices(NamedTuple):
@@ -217,19 +220,19 @@ class _Blocks:
 
     __slots__ = ("size", "before", "half", "tiles", "reach", "first", "count", "last")
 
-    def __init__(self, size: int, before: int, out: int, tile: int, taps: int) -> None:
-        self.size, self.before, self.half, self.tiles = size, before, tile // 2, -(-out // tile)
+    def __init__(self, size: Any, before: int, out: Any, tile: int, taps: int) -> None:
+        self.size, self.before, self.half, self.tiles = size, before, tile // 2, divided(out, tile, up=True)
         self.reach = (tile + taps - 1) // 2 + 1
         self.first = (before + 1) // 2
-        self.count = (size + before) // 2 + 1 - self.first
-        self.last = (out - 1) // 2 + 1 - self.first
+        self.count = tidy((size + before) // 2 + 1 - self.first)
+        self.last = tidy((out - 1) // 2 + 1 - self.first)
         """The block of the last output that there is."""
 
     @property
     def padding(self) -> tuple[int, int]:
         """What the image lacks before and behind it to be made of whole blocks."""
         before = self.start
-        return before, 2 * self.count - before - self.size
+        return before, tidy(2 * self.count - before - self.size)  # type: ignore[return-value]
 
     @property
     def start(self) -> int:
@@ -240,7 +243,8 @@ class _Blocks:
         """An element of a block; where a part of it is outside of the image, its other one again."""
         at = 2 * block + (step - self.start)
         at = te.maximum(at, 0) if self.start else at
-        return te.minimum(at, self.size - 1) if self.padding[1] else at
+        whole = isinstance(self.size, int) and not self.padding[1]
+        return at if whole else te.minimum(at, self.size - 1)
 
     def around(self, tile: Any, j: int, functions: Any) -> Any:
         """The j-th block of those that a tile reads."""
@@ -329,63 +333,118 @@ def _chosen(index: Expr, rows: Sequence[Row], write: Callable[[Row], Expr]) -> E
     return made
 
 
-def winograd_tensors(x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: Pads, out: Sequence[int]) -> te.Tensor:
-    """The convolution as a tensor expression, in the accumulator's type. The tiles of an image are one axis."""
-    _, _, *spatial = sizes_of(x)
+class _Tiles(NamedTuple):
+    """How tiles are numbered: by images, and in each by their place. An image of open size is cut into blocks of
+    `tall` × `wide` tiles, which are two more axes of images; any other is one block."""
+
+    tile: int
+    tall: Any
+    wide: Any
+    images: tuple[Any, ...]
+    """The extents of the axes of images."""
+
+    @property
+    def count(self) -> Any:
+        """Tiles of a block."""
+        return self.tall * self.wide
+
+    def first(self, images: Sequence[Expr]) -> tuple[Any, Any]:
+        """The first row and column of a block, in tiles."""
+        return (images[1] * self.tall, images[2] * self.wide) if len(images) == 3 else (0, 0)
+
+    def of(self, n: Expr, h: Expr, w: Expr) -> tuple[Expr, ...]:
+        """Where the tile of an element stands."""
+        if len(self.images) == 1:
+            return n, h // self.tile * self.wide + w // self.tile
+        rows, columns = self.tall * self.tile, self.wide * self.tile
+        return n, h // rows, w // columns, h % rows // self.tile * self.wide + w % columns // self.tile
+
+
+def winograd_tensors(
+    x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: Pads, out: Sequence[Dim], block: Sequence[int] = ()
+) -> te.Tensor:
+    """The convolution as a tensor expression, in the accumulator's type. The tiles of an image are one axis.
+
+    An image of open size is computed in blocks of `block` tiles, the last ones beyond its end.
+    """
+    batch, _, *spatial = dims_of(x)
     size, found = sizes_of(u)[0], matrices(tile, sizes_of(w)[0])
-    tall, wide = (-(-n // tile) for n in out[2:])
-    reach = tuple((a, max(k * tile + size - tile - n - a, 0)) for n, k, (a, _) in zip(spatial, (tall, wide), pads))
-    back = _transformed(pad_tensor(x, sizes_of(x), reach, lambda: 0, name=PADDED), u, tile, tall, wide)
-    uneven = _uneven(x, tile, sizes_of(w)[0], pads, out)
-    direct = _direct(x, w, uneven, pads, out, lambda h, w: h // tile * wide + w // tile)
+    if block:
+        blocks = [divided(n, k * tile, up=True) for n, k in zip(out[2:], block)]
+        tiles = _Tiles(tile, *block, (batch, *blocks))
+        padded = _blocks_of(x, tiles, size - tile, pads)
+    else:
+        numbers = numbers_in(out)
+        tiles = _Tiles(tile, *(-(-n // tile) for n in numbers[2:]), (batch,))
+        ends = zip(numbers_in(spatial), (tiles.tall, tiles.wide), pads)
+        reach = tuple((a, max(k * tile + size - tile - n - a, 0)) for n, k, (a, _) in ends)
+        padded = pad_tensor(x, sizes_of(x), reach, lambda: 0, name=PADDED)
+    back = _transformed(padded, u, tiles)
+    uneven = _uneven(x, tiles, sizes_of(w)[0], pads, out)
+    direct = _direct(x, w, uneven, pads, out, tiles)
 
     def element(n: Expr, co: Expr, h: Expr, w: Expr, row: Row) -> Expr:
-        return _pairs(row, lambda b: back[h % tile, b, n, h // tile * wide + w // tile, co])
+        return _pairs(row, lambda b: back[(h % tile, b, *tiles.of(n, h, w), co)])
 
     def body(n: Expr, co: Expr, h: Expr, w: Expr) -> Expr:
         made = _chosen(w % tile, found.output, lambda r: element(n, co, h, w, r))
-        return te.select(uneven[n, h // tile * wide + w // tile] > 0, direct[n, co, h, w], made)
+        return te.select(uneven[tiles.of(n, h, w)] > 0, direct[n, co, h, w], made)
 
     return te.stage(out, body, name=RESULT)
 
 
-def _transformed(padded: te.Tensor, u: te.Tensor, tile: int, tall: int, wide: int) -> te.Tensor:
+def _blocks_of(x: te.Tensor, tiles: _Tiles, border: int, pads: Pads) -> te.Tensor:
+    """An image in blocks, each with the border that its tiles read: (*images, channels, rows, columns)."""
+    rows, columns = (n * tiles.tile + border for n in (tiles.tall, tiles.wide))
+
+    def body(n: Expr, y: Expr, z: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
+        top, left = tiles.first((n, y, z))
+        return _element(x, (n, c, top * tiles.tile + i - pads[0][0], left * tiles.tile + j - pads[1][0]))
+
+    return te.stage((*tiles.images, dims_of(x)[1], rows, columns), body, name=PADDED)
+
+
+def _transformed(padded: te.Tensor, u: te.Tensor, tiles: _Tiles) -> te.Tensor:
     """The input transformed, multiplied, and half transformed back: Aᵀ M."""
-    batch, channels, *_ = sizes_of(padded)
-    size, _, _, features = sizes_of(u)
-    kind = accumulator(str(padded.dtype))
+    size, _, channels, features = sizes_of(u)
+    tile, wide, kind = tiles.tile, tiles.wide, accumulator(str(padded.dtype))
     found = matrices(tile, size - tile + 1)
+    shape = (size, size, *tiles.images, tiles.count)
 
-    def given(n: Expr, p: Expr, c: Expr, i: int, j: Expr) -> Expr:
-        return padded[n, c, p // wide * tile + i, p % wide * tile + j].astype(kind)
+    def given(at: At, c: Expr, i: int, j: Expr) -> Expr:
+        *images, p = at
+        return padded[(*images, c, p // wide * tile + i, p % wide * tile + j)].astype(kind)
 
-    rows = te.stage(
-        (size, size, batch, tall * wide, channels),
-        lambda a, j, n, p, c: _chosen(a, found.input, lambda r: _halves(r, lambda i: given(n, p, c, i, j))),
-        name=ROWS,
-    )
-    taken = te.stage(
-        (size, size, batch, tall * wide, channels),
-        lambda a, b, n, p, c: _chosen(b, found.input, lambda r: _halves(r, lambda j: rows[a, j, n, p, c])),
-        name=TAKEN,
-    )
+    def rows_at(a: Expr, j: Expr, at: At, c: Expr) -> Expr:
+        return _chosen(a, found.input, lambda r: _halves(r, lambda i: given(at, c, i, j)))
+
+    def taken_at(a: Expr, b: Expr, at: At, c: Expr) -> Expr:
+        return _chosen(b, found.input, lambda r: _halves(r, lambda j: rows[(a, j, *at, c)]))
+
     k = te.reduce_axis(channels, "ci")
-    sums = te.stage(
-        (size, size, batch, tall * wide, features),
-        lambda a, b, n, p, co: te.sum(taken[a, b, n, p, k.var] * u[a, b, k.var, co].astype(kind), axis=k),
-        name=SUMS,
-    )
-    return te.stage(
-        (tile, size, batch, tall * wide, features),
-        lambda i, b, n, p, co: _chosen(i, found.output, lambda r: _pairs(r, lambda a: sums[a, b, n, p, co])),
-        name=BACK,
-    )
+
+    def sums_at(a: Expr, b: Expr, at: At, co: Expr) -> Any:
+        return te.sum(taken[(a, b, *at, k.var)] * u[a, b, k.var, co].astype(kind), axis=k)
+
+    def back_at(i: Expr, b: Expr, at: At, co: Expr) -> Expr:
+        return _chosen(i, found.output, lambda r: _pairs(r, lambda a: sums[(a, b, *at, co)]))
+
+    if len(tiles.images) == 1:
+        rows = te.stage((*shape, channels), lambda a, j, n, p, c: rows_at(a, j, (n, p), c), name=ROWS)
+        taken = te.stage((*shape, channels), lambda a, b, n, p, c: taken_at(a, b, (n, p), c), name=TAKEN)
+        sums = te.stage((*shape, features), lambda a, b, n, p, co: sums_at(a, b, (n, p), co), name=SUMS)
+        return te.stage((tile, *shape[1:], features), lambda i, b, n, p, co: back_at(i, b, (n, p), co), name=BACK)
+    rows = te.stage((*shape, channels), lambda a, j, n, y, z, p, c: rows_at(a, j, (n, y, z, p), c), name=ROWS)
+    taken = te.stage((*shape, channels), lambda a, b, n, y, z, p, c: taken_at(a, b, (n, y, z, p), c), name=TAKEN)
+    sums = te.stage((*shape, features), lambda a, b, n, y, z, p, co: sums_at(a, b, (n, y, z, p), co), name=SUMS)
+    made = (tile, *shape[1:], features)
+    return te.stage(made, lambda i, b, n, y, z, p, co: back_at(i, b, (n, y, z, p), co), name=BACK)
 
 
-def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) -> te.Tensor:
+def _uneven(x: te.Tensor, tiles: _Tiles, taps: int, pads: Pads, out: Sequence[Dim]) -> te.Tensor:
     """1 for each tile that is computed directly, else 0."""
-    batch, channels, *spatial = sizes_of(x)
-    kind = accumulator(str(x.dtype))
+    batch, channels, *spatial = dims_of(x)
+    kind, tile = accumulator(str(x.dtype)), tiles.tile
     tall, wide = (_Blocks(n, a, size, tile, taps) for n, (a, _), size in zip(spatial, pads, out[2:]))
     axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (2, "dy"), (2, "dx"))]
     c, dy, dx = (axis.var for axis in axes)
@@ -401,21 +460,26 @@ def _uneven(x: te.Tensor, tile: int, taps: int, pads: Pads, out: Sequence[int]) 
         values: list[Any] = [peaks[n, y, z] for y in rows for z in columns]
         return te.reinterpret(reduce(function, values), kind)
 
-    def body(n: Expr, p: Expr) -> Expr:
-        rows = [tall.around(p // wide.tiles, j, te) for j in range(tall.reach)]
-        columns = [wide.around(p % wide.tiles, j, te) for j in range(wide.reach)]
+    def body(images: Sequence[Expr], p: Expr) -> Expr:
+        n, (top, left) = images[0], tiles.first(images)
+        row, column = p // tiles.wide + top, p % tiles.wide + left
+        rows = [tall.around(row, j, te) for j in range(tall.reach)]
+        columns = [wide.around(column, j, te) for j in range(wide.reach)]
         around = joined(te.maximum, n, rows, columns)
-        rows = [tall.inside(p // wide.tiles, j, te) for j in range(tile // 2)]
-        columns = [wide.inside(p % wide.tiles, j, te) for j in range(tile // 2)]
+        rows = [tall.inside(row, j, te) for j in range(tile // 2)]
+        columns = [wide.inside(column, j, te) for j in range(tile // 2)]
         least = joined(te.minimum, n, rows, columns)
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
 
-    return te.stage((batch, tall.tiles * wide.tiles), body, name=UNEVEN)
+    shape = (*tiles.images, tiles.count)
+    if len(shape) == 2:
+        return te.stage(shape, lambda n, p: body((n,), p), name=UNEVEN)
+    return te.stage(shape, lambda n, y, z, p: body((n, y, z), p), name=UNEVEN)
 
 
 def _direct(
-    x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[int], tile: Callable[[Expr, Expr], Expr]
+    x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[Dim], tiles: _Tiles
 ) -> te.Tensor:
     """The plain convolution where a tile is uneven; 0 elsewhere."""
     taps, _, channels, _ = sizes_of(w)
@@ -425,21 +489,22 @@ def _direct(
 
     def body(n: Expr, co: Expr, h: Expr, v: Expr) -> Any:
         product = _element(x, (n, c, h + i - pads[0][0], v + j - pads[1][0])).astype(kind) * w[i, j, c, co].astype(kind)
-        return te.sum(product, axis=axes, where=uneven[n, tile(h, v)] > 0)
+        return te.sum(product, axis=axes, where=uneven[tiles.of(n, h, v)] > 0)
 
     return te.stage(out, body, name=DIRECT)
 
 
 def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
     """An element of an image; 0 outside of it."""
-    inside = [test for i, size in zip(at[2:], sizes_of(x)[2:]) for test in (i >= 0, i < size)]
+    inside = [test for i, size in zip(at[2:], dims_of(x)[2:]) for test in (i >= 0, i < size)]
     return te.if_then_else(te.all(*inside), x[at], te.const(0, x.dtype))
 
 
 def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
     if is_empty(*c.types, *c.outputs):
         return None
-    return finish(c, winograd_tensors(x, u, w, _tile(c), _padding(c), c.out_shape()), bias)
+    block = [int(n) for n in c.get("block") or ()]
+    return finish(c, winograd_tensors(x, u, w, _tile(c), _padding(c), c.out_dims(), block), bias)
 
 
 register(

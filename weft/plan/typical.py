@@ -20,7 +20,8 @@ from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Buffer, Expr, Var, const, int_value
 from weft.expr.visit import substitute
 from weft.loop.ir import Func
-from weft.loop.tree import blocks_in, loop_of, loop_path
+from weft.loop.passes.unswitch import NOTE as UNSWITCH
+from weft.loop.tree import block_path, blocks_in, loop_of, loop_path, loops_on
 from weft.loop.visit import BufferReplacer, substitute_stmt
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Step, Trace
@@ -118,8 +119,11 @@ class _Replay:
         return kept
 
     def whole_tiles(self) -> None:
-        """Sums in registers are computed for whole tiles."""
+        """Sums in registers are computed for whole tiles, but those that most rounds of a loop are to leave out."""
         for block in blocks_in(self.schedule.func.body):
+            around = loops_on(block_path(self.schedule.func, block.name, "typical sizes"))
+            if any(UNSWITCH in loop.annotations for loop in around):
+                continue
             if not any(axis.kind == "reduce" for axis in block.axes) or block.writes[0].buffer.scope != "local":
                 continue
             for at, axis in enumerate(block.axes):

@@ -26,8 +26,9 @@ from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packin
 from weft.pool.server import LocalServer, architecture_of, start_server
 from weft.pool.web import Node
 from weft.targets.registry import find_target
-from weft.tuner.bench import ROUNDS, SAMPLE_SECONDS, difference
+from weft.tuner.bench import difference
 from weft.tuner.records import Outcome, Status
+from weft.tuner.settings import ROUNDS, SAMPLE_SECONDS
 
 RUN_SECONDS = 30  # the longest that a job may run on a device, all its rounds
 BENCH_SECONDS = 600  # and a whole model

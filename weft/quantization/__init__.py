@@ -82,10 +82,12 @@ def quantize(
     `model` is what `weft.compile` takes. `calibration_data` gives what the model is called with: for each call a
     mapping from input names to arrays, a list of arrays, or one array; arrays of many calls may be stacked, and one
     array or one mapping may be all of it. `method` is how the range of an activation is chosen: "minmax", "percentile"
-    or "mse". `activations` is "uint8" or "int8". `keep` names nodes, outputs or operators that stay float. `scales` is
-    "any" or "powers_of_two": a machine without float arithmetic then requantizes by shifts, exactly. `bits=(2, 1)` is
-    for products of two-bit activations and one-bit weights instead (either may be 1 or 2), of layers that read no
-    negative numbers; others stay float, and of the options above only `keep` counts.
+    or "mse". `activations` is "uint8", "int8" or "fp8" (matrix products alone, their weights too; NVIDIA's tensor cores
+    multiply such numbers from sm_89 on, others compute with them as float32). `keep` names nodes, outputs
+    or operators that stay float. `scales` is "any" or "powers_of_two": a machine without float arithmetic then
+    requantizes by shifts, exactly. `bits=(2, 1)` is for products of two-bit activations and one-bit weights instead
+    (either may be 1 or 2), of layers that read no negative numbers; others stay float, and of the options above only
+    `keep` counts.
     """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; there are {', '.join(METHODS)}")
@@ -100,6 +102,8 @@ def quantize(
     _refuse_quantized(graph)
     graph = normalize(graph)
     layers = find_layers(graph, [keep] if isinstance(keep, str) else list(keep))
+    if activations == "fp8":
+        layers = [layer for layer in layers if layer.node.op != "Conv"]
     if not layers:
         raise ArgumentError(f"the model {graph.name!r} has no convolution or matrix product with known float32 weights")
     seen, feeds = _observe(graph, layers, calibration_data, target)
@@ -119,7 +123,8 @@ def quantize(
     # A reshape on the way to a matrix product moves the channels: their means mean nothing there.
     direct = {layer.data for layer in layers if layer.node.inputs[0] is layer.data}
     means = {value: one.mean for value, one in seen.items() if value in direct} if bias_correction else None
-    made = infer(Insertion(graph, layers, ranges, powers).run(per_channel, means))
+    kind = "fp8" if activations == "fp8" else "int8"
+    made = infer(Insertion(graph, layers, ranges, powers, kind).run(per_channel, means))
     return QuantizedModel(made, graph, layers, feeds, target)
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.core.errors import ArgumentError
-from weft.graph.ir import Array, Graph, Node, TensorType, Value
+from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.support import Names
-from weft.quantization.observers import power_of_two
+from weft.quantization.observers import FLOAT8, LIMITS, power_of_two
 
 LAYERS = ("Conv", "MatMul", "Gemm")
 """The operators that are quantized."""
@@ -87,14 +87,19 @@ def _origin(graph: Graph, value: Value, producers: Mapping[Value, Node]) -> Valu
     return value
 
 
-def quantize_weight(array: Array, axis: int, per_channel: bool, powers: bool = False) -> tuple[Array, Array]:
-    """Signed bytes and their scale, symmetric around 0: one for each output channel, or one; powers of two or any."""
+def quantize_weight(
+    array: Array, axis: int, per_channel: bool, powers: bool = False, kind: str = "int8"
+) -> tuple[Array, Array]:
+    """Signed bytes (or float8) and their scale, around 0: one for each output channel, or one; powers of two or any."""
     others = tuple(at for at in range(array.ndim) if at != axis)
     most = np.abs(array).max(axis=others if per_channel else None)
-    scale = np.asarray(np.where(most > 0, most / 127, 1), np.float32)
+    top = 127 if kind == "int8" else LIMITS[kind][1]
+    scale = np.asarray(np.where(most > 0, most / top, 1), np.float32)
     scale = power_of_two(scale) if powers else scale
     shape = [-1 if at == axis else 1 for at in range(array.ndim)]
     spread = scale.reshape(shape) if per_channel else scale
+    if kind == "fp8":
+        return np.clip(array / spread, -top, top).astype(NUMPY_TYPES[FLOAT8]), scale
     return np.clip(np.rint(array / spread), -127, 127).astype(np.int8), scale
 
 
@@ -107,9 +112,13 @@ class Insertion:
         layers: Collection[Layer],
         ranges: Mapping[Value, tuple[Array, Array]],
         powers: bool = False,
+        kind: str = "int8",
     ) -> None:
-        """With `powers` all scales are powers of two, and biases whole numbers of the scale of their sums."""
-        self.graph, self.powers = graph, powers
+        """With `powers` all scales are powers of two, and biases whole numbers of the scale of their sums.
+
+        `kind` is what weights become, "int8" or "fp8".
+        """
+        self.graph, self.powers, self.kind = graph, powers, kind
         self.layers = {layer.node: layer for layer in layers}
         self.ranges = ranges
         self.names = Names(graph)
@@ -187,7 +196,7 @@ class Insertion:
         key = (layer.weight, layer.axis)
         if key not in self.weights:
             name, array, axis = layer.weight.name, self.graph.constants[layer.weight], layer.axis
-            numbers, scale = quantize_weight(array, axis, per_channel, self.powers)
+            numbers, scale = quantize_weight(array, axis, per_channel, self.powers, self.kind)
             inputs: list[Value | None] = [self._constant(numbers, f"{name}_quantized")]
             inputs.append(self._constant(scale, f"{name}_scale"))
             made = self._made("DequantizeLinear", inputs, f"{name}_real", "float32", layer.weight, axis=axis)
@@ -210,7 +219,7 @@ class Insertion:
         known = None if bias is None else self.constants.get(bias)
         if known is None or layer.node.op == "MatMul" or known.ndim != 1:
             return bias
-        _, scale = quantize_weight(self.graph.constants[layer.weight], layer.axis, per_channel, True)
+        _, scale = quantize_weight(self.graph.constants[layer.weight], layer.axis, per_channel, True, self.kind)
         unit = scale * self.ranges[layer.data][0]
         return self._constant(np.asarray(np.rint(known / unit) * unit, np.float32), f"{layer.name}_bias")
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import numpy as np
 
 from weft.core.errors import ArgumentError
-from weft.graph.ir import Array
+from weft.graph.ir import NUMPY_TYPES, Array
 
 METHODS = ("minmax", "percentile", "mse")
-LIMITS = {"uint8": (0, 255), "int8": (-128, 127)}
+LIMITS = {"uint8": (0, 255), "int8": (-128, 127), "fp8": (-448, 448)}
+"""What activations can become, and the range of it; "fp8" is float8_e4m3fn."""
+FLOAT8 = "float8_e4m3fn"
 
 MOST_OF_ONE = 1 << 16
 """How many numbers of one array are kept."""
@@ -84,20 +86,22 @@ def power_of_two(scale: Array) -> Array:
 def parameters(low: float, high: float, dtype: str, powers: bool = False) -> tuple[Array, Array]:
     """Scale and zero point for a range: the whole range of uint8, or one that is symmetric around 0 in int8."""
     least, most = LIMITS[dtype]
-    if dtype == "int8":
-        width, zero = max(-low, high) / 127, 0
+    if dtype != "uint8":
+        width, zero = max(-low, high) / most, 0
     else:
         width, zero = (high - low) / (most - least), 0
     scale = np.asarray(width if np.float32(width) > 0 else 1, np.float32)
     scale = power_of_two(scale) if powers else scale
-    if dtype != "int8" and width > 0:
+    if dtype == "uint8" and width > 0:
         zero = round(-low / (float(scale) if powers else width))
-    return scale, np.asarray(min(max(zero, least), most), dtype)
+    return scale, np.asarray(min(max(zero, least), most), NUMPY_TYPES[FLOAT8] if dtype == "fp8" else dtype)
 
 
 def _loss(sample: Array, low: float, high: float, dtype: str, powers: bool) -> float:
     """The mean square of what quantization to a range changes."""
     scale, zero = parameters(low, high, dtype, powers)
     least, most = LIMITS[dtype]
-    level = np.clip(np.rint(sample / scale) + int(zero), least, most)
+    level = np.clip((sample / scale if dtype == "fp8" else np.rint(sample / scale)) + int(zero), least, most)
+    if dtype == "fp8":
+        level = level.astype(NUMPY_TYPES[FLOAT8]).astype(np.float32)
     return float(np.square((level - int(zero)) * scale - sample, dtype=np.float64).mean())

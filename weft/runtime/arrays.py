@@ -189,7 +189,7 @@ def unpack(storage: AnyArray, element: DTypeLike, length: int) -> AnyArray:
 
 
 # Types that numpy does not count among its numbers.
-_NAMED_KINDS = frozenset({"bfloat16", "int4", "uint4"})
+_NAMED_KINDS = frozenset({"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"})
 
 
 def _as_numpy(value: Any) -> AnyArray:

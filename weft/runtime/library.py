@@ -22,6 +22,7 @@ from typing import Any
 from weft.core.errors import ArgumentError, TargetError
 from weft.core.knobs import knobs
 from weft.runtime.abi import CALLED, FUNCTIONS
+from weft.runtime.threads import on_change
 from weft.runtime.topology import places
 
 OWN = "weft_own_"
@@ -67,6 +68,7 @@ def process_runtime(addresses: Callable[[], dict[str, int]]) -> NativeRuntime:
                 # At exit the workers end before the things that their last region used are destroyed.
                 atexit.register(made.pool_shutdown)
                 _native = made
+                on_change.append(place_workers)
         place_workers()
     return _native
 

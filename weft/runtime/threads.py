@@ -9,6 +9,7 @@ places.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.runtime.topology import cores
 
+on_change: list[Callable[[], None]] = []
+"""What is told that places or priority of the workers were chosen: the native runtime, once there is one."""
 _available: int | None = None
 _VARIABLE = os.environ.encodekey("WEFT_NUM_THREADS")
 # The mapping inside os.environ: os.environ.get raises and catches an error for each variable that is not set.
@@ -50,9 +53,8 @@ def set_threads(count: int | None, *, pin: str | None = None, priority: int | No
             knobs.reset(name)
         else:
             knobs.set(name, value)
-    from weft.runtime.library import place_workers
-
-    place_workers()
+    for place in on_change:
+        place()
 
 
 def check_threads(count: Any) -> int:

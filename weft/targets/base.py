@@ -31,7 +31,7 @@ from weft.core.errors import ArgumentError, TargetError
 
 if TYPE_CHECKING:
     from weft.codegen.c.program import DeviceProgram
-    from weft.expr.nodes import Buffer
+    from weft.expr.nodes import Buffer, Var
     from weft.graph.ir import Array, Graph, Node
     from weft.graph.passes.algorithms import Alternative
     from weft.graph.passes.pad_channels import Prices
@@ -430,8 +430,11 @@ class Algorithms:
     merged: Callable[[Target], Callable[[int, int, Sequence[int], bool], bool]] | None = _optional()
     """For `merge_products`: whether products of so many rows (0: an open number) and elements with matrices of so many
     columns each are faster as one, where elementwise work on them is or is not an epilogue of theirs."""
-    products: Callable[[Target, int], Callable[[Node, Array], Sequence[Alternative]]] | None = _optional("model_bytes")
-    """For `choose_algorithms`, in a model with so many bytes of weights: the other algorithms for a node."""
+    products: Callable[[Target, int, Mapping[Var, int]], Callable[[Node, Array], Sequence[Alternative]]] | None = (
+        _optional("model_bytes", "sizes")
+    )
+    """For `choose_algorithms`, in a model with so many bytes of weights and typical open sizes: the other algorithms
+    for a node."""
     offload: Callable[[Graph, Target], Graph] | None = _function("graph", "target", may_lack=True)
     """Puts operators of the machine's own for what it is made for; the answers of the graph stay the same."""
     channels: Callable[[Target, int], Prices | None] | None = _optional("model_bytes")

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 
 from weft import targets
-from weft.core.errors import TargetError
+from weft.core.errors import TargetError, did_you_mean
 from weft.targets.base import LocalDevice, Target, TargetSpec
 
 logger = logging.getLogger("weft.targets")
@@ -111,9 +111,9 @@ def _find(text: str) -> Target:
     found = _read(text, at_hand) or _read(text, [spec for spec in manifests() if spec not in at_hand])
     if found is not None:
         return found
-    raise TargetError(
-        f"unknown target {text!r}; a target is written as\n" + "\n".join(f"  {line}" for line in known_forms())
-    )
+    forms = known_forms()
+    meant = did_you_mean(text, [line.split()[0] for line in forms])
+    raise TargetError(f"unknown target {text!r}{meant}; a target is written as\n  " + "\n  ".join(forms))
 
 
 def _read(text: str, specs: Sequence[TargetSpec]) -> Target | None:

@@ -14,7 +14,8 @@ from typing import Any
 
 from weft.compiler.kernels.build import program_key, program_text
 from weft.compiler.kernels.program import GroupProgram
-from weft.compiler.lowering.lower import Launch, Lowered, program_of
+from weft.compiler.lowering.items import Launch
+from weft.compiler.lowering.lower import Lowered, program_of
 from weft.compiler.reports.inputs import random_array
 from weft.core.errors import ExpressionError
 from weft.expr.nodes import Buffer, int_value
@@ -74,14 +75,19 @@ def _shape(buffer: Buffer) -> tuple[int, ...]:
     return tuple(size or 0 for size in sizes)
 
 
+def keyed(launch: Launch, graph: Graph, lowered: Lowered) -> tuple[GroupProgram, str]:
+    """The program of a launch, and its key."""
+    program = program_of(launch, graph, lowered)
+    fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
+    return program, program_key(program_text(program, fixed))
+
+
 def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[float] = ()) -> list[Task]:
     """The tasks of a lowered model, the heaviest first; `seconds` is what each of its launches takes."""
     found: dict[str, Task] = {}
     launches = [item for item in lowered.items if isinstance(item, Launch)]
     for at, launch in enumerate(launches):
-        program = program_of(launch, graph, lowered)
-        fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
-        key = program_key(program_text(program, fixed))
+        program, key = keyed(launch, graph, lowered)
         names = tuple(node.name for node in launch.nodes if node.name)
         taken = seconds[at] if at < len(seconds) else 0.0
         old = found.get(key)

@@ -6,6 +6,7 @@ import pytest
 import weft
 import weft.ops  # noqa: F401
 from weft.compiler.control import bodies
+from weft.compiler.specialize import Executor
 from weft.compiler.steps import HostStep
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -243,7 +244,7 @@ def test_other_batches_get_forms_of_their_own_but_not_without_end(monkeypatch):
     part = Part("part")
     state = part.input("state")
     graph = part.finish([state], [part("Tanh", part("MatMul", state, part.constant(weight(8, 8))))])
-    body = bodies.Body(graph, {}, find_target("cpu"), None)
+    body = Executor(graph, find_target("cpu")).inner(graph, {}, False)
     for batch in range(1, 20):
         array = weight(batch, 8)
         for _ in range(bodies.OFTEN + 2):

@@ -12,6 +12,7 @@ import weft
 from tests.compiler.control.test_bodies import Part, check, growing, is_native, weight
 from weft.compiler.control import bodies
 from weft.compiler.control import form as control_form
+from weft.compiler.specialize import Executor
 from weft.compiler.steps import HostStep
 from weft.core.errors import RuntimeFault
 from weft.core.knobs import knobs
@@ -150,7 +151,7 @@ def test_sizes_of_the_inputs_that_change_get_one_form():
     limit = main.input("limit", "int64", ())
     results = main("Loop", limit, None, start, rows, outputs=2, body=graph)
     graph = main.finish([rows, start, limit], results)
-    region = bodies.Region(graph, {}, find_target("cpu"), None)
+    region = Executor(graph, find_target("cpu")).inner(graph, {}, True)
     for count in (3, 5, 2, 9, 1, 7, 4, 30):
         arrays = [weight(count, 4), weight(1, 4, seed=count), np.array(count)]
         found = region.native(arrays, 1)

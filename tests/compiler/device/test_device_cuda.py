@@ -214,7 +214,7 @@ def test_a_module_file_holds_machine_code(fake, tmp_path, monkeypatch):
     compile(graph, target="cuda:sm_90a").save(tmp_path / "m.weft")
     monkeypatch.setattr(nvrtc, "compile_source", None)  # loading needs no compiler
     target = replace(find_target("cuda:sm_90a"), is_host=True)
-    monkeypatch.setattr("weft.compiler.saved.store._same_device", lambda *_: target)
+    monkeypatch.setattr("weft.compiler.saved.load._same_device", lambda *_: target)
     loaded = weft.load(tmp_path / "m.weft")
     fake.log.clear()
     loaded(*random_inputs(graph))

@@ -9,7 +9,8 @@ import weft
 import weft.ops  # noqa: F401  (the table of operators)
 from tests.codegen.test_memory import Page
 from tests.hosts import lesser
-from weft.compiler.specialize import for_target, lower_graph, optimize
+from weft.compiler.lowering.graph import lower_graph
+from weft.compiler.passes import for_target, optimize
 from weft.core.knobs import knobs
 from weft.expr.nodes import int_value
 from weft.graph.interpreter import interpret_graph

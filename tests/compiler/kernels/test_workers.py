@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 
 import weft
+from tests.compiler.graphs import convnet, random_inputs
 from weft.codegen.llvm import child as llvm_child
 from weft.compiler.kernels import build as kernels
 from weft.compiler.kernels import workers
 from weft.compiler.kernels.workers import Job, Workers
+from weft.core.errors import InternalError
 from weft.core.knobs import knobs
+from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 
 pytestmark = [
@@ -147,3 +150,40 @@ def test_a_kernel_that_has_no_code_runs_on_the_host(monkeypatch):
     (on_host,) = module.specializations[0].host_nodes
     assert (on_host.node.op, on_host.reason) == ("Tanh", "no tanh today")
     assert not [key for key in kernels._CACHE if "tanh" in kernels._CACHE[key][0].symbol]
+
+
+@pytest.mark.parametrize("stage", ["plan_schedule", "generate"])
+def test_one_kernel_that_is_refused_has_no_other_compiled_again(monkeypatch, stage):
+    """Among values in blocks, too: a node on the host gets plain copies of them, whenever it is refused."""
+    graph, planned, plain = convnet(), [], getattr(kernels, stage)
+
+    def refuse(func, *given, **more):
+        name = str(func.schedule.func if stage == "plan_schedule" else func.name)
+        if "tanh" in name.lower():
+            raise weft.WeftError("no tanh today")
+        planned.append(name)
+        return plain(func, *given, **more)
+
+    monkeypatch.setattr(kernels, stage, refuse)
+    monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
+    at = next(number for number, node in enumerate(graph.nodes) if node.op == "Relu")
+    (nodes := list(graph.nodes))[at] = Node("Tanh", graph.nodes[at].inputs, graph.nodes[at].outputs)
+    graph = graph.replace(nodes=nodes)
+    with knobs.override(cache=False, fuse=False, num_threads=1):
+        module = weft.compile(graph)
+    assert [one.node.op for one in module.specializations[0].host_nodes] == ["Tanh"]
+    assert len(planned) == len(set(planned)) and module.specializations[0].lowered.layouts
+    (given,) = random_inputs(graph)
+    np.testing.assert_allclose(module(given), interpret_graph(graph, {"image": given})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_a_failure_of_the_compiler_is_no_refusal(monkeypatch):
+    """Internal errors are never hidden behind a node that runs on the host."""
+
+    def broken(*_, **__):
+        raise AttributeError("a mistake of ours")
+
+    monkeypatch.setattr(kernels, "generate", broken)
+    monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
+    with knobs.override(cache=False), pytest.raises(InternalError, match="Tanh.*a mistake of ours"):
+        weft.compile(graph())

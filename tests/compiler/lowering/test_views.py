@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.compiler.graphs import check, random_inputs
-from weft.compiler.lowering.lower import View
+from weft.compiler.lowering.items import View
 from weft.models.builder import Builder
 
 

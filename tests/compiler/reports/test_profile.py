@@ -9,7 +9,7 @@ import weft
 import weft.ops  # noqa: F401
 from tests.compiler.graphs import attention, convnet, mlp, random_inputs, recurrent
 from weft.compiler.reports.cost import kernel_cost
-from weft.compiler.reports.profile import Recorder, TimedRunner
+from weft.compiler.reports.profile import Recorder, TimedRunner, timed_runner
 from weft.core.errors import ArgumentError
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -59,7 +59,7 @@ def test_a_timed_model_computes_the_same(threads):
     module = weft.compile(convnet())
     arrays = random_inputs(module.graph)
     (one,) = module.specializations
-    timed = TimedRunner(one, Recorder(module.target), module.target).run(arrays, threads)
+    timed = TimedRunner(one, Recorder(module.target, timed_runner), module.target).run(arrays, threads)
     np.testing.assert_array_equal(timed[0], module(*arrays))
 
 

@@ -53,6 +53,16 @@ def test_results_follow_sizes_and_weights(monkeypatch):
     assert len(made) == 2, "a weight that changed is an input from then on"
 
 
+def test_sums_of_several_open_sizes():
+    def function(x, y, z):
+        joined = torch.cat([x, y, z], 1)
+        return joined.reshape(joined.shape[1], -1) * 2
+
+    compiled = torch.compile(function, backend="weft", dynamic=True, options={"threads": 1, "fallback": False})
+    for more in (0, 2):
+        agree(compiled, function, *(torch.randn(2, size + more) for size in (3, 4, 5)))
+
+
 def test_graph_breaks_and_views():
     def function(x):
         y = x.t() + 1
@@ -117,7 +127,7 @@ def test_a_target_that_does_not_exist_is_an_error():
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [({"options": {"thread": 2}}, "do you mean 'threads'"), ({"mode": "reduce-overhead"}, "one of inductor's")],
+    [({"options": {"thread": 2}}, "did you mean 'threads'"), ({"mode": "reduce-overhead"}, "one of inductor's")],
 )
 def test_options_are_checked(given, said):
     with pytest.raises(Exception, match=said):

@@ -8,6 +8,7 @@ import pytest
 import weft.ops  # noqa: F401
 from weft.compiler import compile
 from weft.compiler.passes import optimize
+from weft.core.array_types import numpy_type
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.fuse import fuse
@@ -152,6 +153,21 @@ def test_gemm_with_bias(turned, each):
     kernel = b("DequantizeLinear", w, scale, axis=0 if turned else 1)
     made = check(b.graph(b("Gemm", x, kernel, b.scale(b.random.standard_normal(5)), transB=turned, alpha=0.5)))
     assert "Gemm" not in ops(made) and "MatMulInteger" in ops(made)
+
+
+@pytest.mark.parametrize("kind,rows", [("float8_e4m3fn", 3), ("float8_e5m2", 1), (None, 3)])
+def test_float8_with_scales_of_rows_and_columns(kind, rows):
+    """Both operands of it, or the weights alone."""
+    b, small = Build(), numpy_type(kind or "float8_e4m3fn")
+    x = b.input("float32", 3, 16)
+    if kind is not None:
+        pair = b.scale(np.linspace(0.01, 0.02, rows)), b.constant(np.zeros(rows, small))
+        x = b("DequantizeLinear", b("QuantizeLinear", x, *pair, axis=0), *pair, axis=0)
+    kernel = b(
+        "DequantizeLinear", b.constant(b.random.standard_normal((5, 16)).astype(small)), b.scale(np.ones(5)), axis=0
+    )
+    made = check(b.graph(b("Gemm", x, kernel, b.scale(b.random.standard_normal(5)), transB=1, alpha=0.5)))
+    assert "Gemm" not in ops(made) and "NarrowMatMul" in ops(made)
 
 
 def test_a_scale_along_the_summed_axis_stays_float():

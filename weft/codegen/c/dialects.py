@@ -87,6 +87,8 @@ class Dialect:
     """Helper functions that this dialect writes better than the common text, by name."""
     doubles: str = ""
     """What the prelude needs besides where the program speaks of float64."""
+    wait: str = ""
+    """The first line of a kernel on a machine that launches it while the one before runs."""
 
 
 _CUDA_FUNCTIONS = {
@@ -163,4 +165,7 @@ CUDA = Dialect(
     infinity=("__int_as_float(0x7f800000)", "__longlong_as_double(0x7ff0000000000000LL)"),
     nan=("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000LL)"),
     unroll="#pragma unroll", vectors="struct", static_shared_bytes=48 * 1024, functions=_CUDA_FUNCTIONS,
+    # Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order
+    # no block is there while a kernel before the one it waits for runs, whose data the caches near it might hold.
+    wait='  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");',
 )  # fmt: skip

@@ -159,14 +159,9 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     facts = getattr(module.machine, "threads", None)
-    first = [_WAIT] if facts is not None and facts.overlaps_launches else []
+    first = [dialect.wait] if facts is not None and facts.overlaps_launches else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
-
-
-_WAIT = '  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");'
-"""Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order no
-block is there while a kernel before the one it waits for still runs, whose data the caches near it might hold."""
 
 
 def _bounds(module: Module, launch: Launch) -> str:
@@ -200,15 +195,16 @@ def _read_scalar(c: Context, param: Var) -> None:
 def _shared_offsets(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[list[int], int]:
     """Where each shared buffer begins, and the bytes in all; groups that may lie over one another begin together."""
     offsets = [0] * len(c.shared)
-    total = end = 0
+    begin = end = 0
     group_of = {name: number for number, group in enumerate(overlay) for name in group}
-    for wanted in range(max(len(overlay), 1)):
-        total = 0
+    for wanted in (None, *range(len(overlay))):
+        total = begin
         for place, (buffer, _, size) in enumerate(c.shared):
-            if group_of.get(buffer.name, 0) == wanted:
+            if group_of.get(buffer.name) == wanted:
                 alignment = max(statements.SHARED_ALIGNMENT, power_of_two(buffer.alignment))
                 offsets[place] = -(-total // alignment) * alignment
                 total = offsets[place] + size
+        begin = total if wanted is None else begin
         end = max(end, total)
     return offsets, end
 

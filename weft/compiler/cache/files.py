@@ -13,6 +13,7 @@ from typing import Any
 from weft.compiler.cache.models import FileEntry, file_entry
 from weft.compiler.module import Module, Shapes, bind_shapes, compile_graph
 from weft.compiler.precision import check_precision, machine_of
+from weft.compiler.saved.load import read_module
 from weft.compiler.tuned import tuned
 from weft.core.errors import WeftError
 from weft.graph.ir import Graph
@@ -69,8 +70,6 @@ def _from_cache(
     form = entry.find()
     if form is None:
         return None
-    from weft.compiler.saved.store import read_module
-
     module = read_or_remove(form, lambda: read_module(form, machine, precision, threads, whole))
     if module is not None:
         mark_used(form)

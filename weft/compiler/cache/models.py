@@ -22,11 +22,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import llvmlite.binding as llvm
 
@@ -48,8 +48,7 @@ from weft.runtime.cache_folder import (
 from weft.runtime.fingerprint import fingerprint, fingerprint_file
 from weft.targets.base import Target, fact_text
 
-if TYPE_CHECKING:
-    from weft.compiler.specialize import Executor, Specialization
+Form = TypeVar("Form")
 
 logger = logging.getLogger("weft.compiler")
 
@@ -93,30 +92,22 @@ class Entry:
     path: Path
     shapes: Mapping[str, Sequence[int]]
 
-    def read(self, executor: Executor, rebuild: Callable[[], Specialization]) -> Specialization | None:
+    def read(self, read: Callable[[Path], Form]) -> Form | None:
         """The form that is kept here; None where there is none."""
-        from weft.compiler.saved.store import read_form
-
-        def read() -> Specialization:
-            return read_form(self.path, executor, self.shapes, rebuild)
-
-        found = read_or_remove(self.path, read)
+        found = read_or_remove(self.path, lambda: read(self.path))
         if found is not None:
             mark_used(self.path)
         return found
 
-    def write(self, executor: Executor, made: Specialization) -> Path | None:
-        """Keeps a form, and says where; where that is not possible, nothing happens."""
-        from weft.compiler.saved.store import write_form
-
-        program = made.runner.program
+    def write(self, arrays: Iterable[Array], write: Callable[[Path], None]) -> Path | None:
+        """Keeps a form of these arrays, and says where; where that is not possible, nothing happens."""
         limit = knobs.cache_megabytes << 20
-        weights = sum(array.nbytes for array in (*program.weights, *program.constants.values()))
+        weights = sum(array.nbytes for array in arrays)
         if weights > limit // 2:
             logger.info("%s is not kept in the cache: %d MB is over half of its limit", self.path.name, weights >> 20)
             return None
         try:
-            write_form(self.path, executor, made)
+            write(self.path)
             if weights >= MUCH:
                 said = "`weft cache` lists and clears, WEFT_CACHE=0 keeps nothing"
                 logger.warning("%.1f GB are kept in the cache, in %s: %s", weights / MUCH, self.path.parent, said)

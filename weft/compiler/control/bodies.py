@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy as np
 from weft.compiler.cache.models import NO_MATTER
 from weft.compiler.control.form import ControlForm
 from weft.compiler.control.parts import NoControl
-from weft.compiler.specialize import Executor, deciding_inputs
+from weft.compiler.sizes.deciding import deciding_inputs
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
@@ -87,6 +87,9 @@ Mask = tuple[frozenset[int], ...]
 """For each input what changes: dimensions, its value (-1), its rank (-2)."""
 
 
+Compile = Callable[[Graph, Mapping[str, Array]], Any]
+"""Makes what runs a graph whose inputs are typed, for these values of some of them."""
+
 Pick = int
 """What an output of a body is: the place of an input, or ~place of what its nodes make."""
 
@@ -112,7 +115,9 @@ class Body:
     `graph` is what nodes must compute, from the inputs that they read.
     """
 
-    def __init__(self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None) -> None:
+    def __init__(
+        self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None, compile_graph: Compile
+    ) -> None:
         outside = list(dict.fromkeys(free_values(graph)))
         self.captured = [value for value in outside if value not in known]
         constants = {**graph.constants, **{value: known[value] for value in outside if value in known}}
@@ -123,7 +128,7 @@ class Body:
         self._count = len(inputs)
         self._used = [at for at, value in enumerate(inputs) if value in read]
         self.graph = whole.replace(inputs=[inputs[at] for at in self._used])
-        self.target, self.precision = target, precision
+        self.target, self.precision, self._compile_graph = target, precision, compile_graph
         self._settings = knobs.snapshot(without=NO_MATTER)
         self.compiled = 0
         self._bound = deciding_inputs(self.graph)
@@ -246,18 +251,18 @@ class Body:
         self.owed = 0.0
         self.compiled += 1
         mask: Mask | None = None if steady else tuple(frozenset(one) for one in self._varying)
-        with knobs.override(**self._settings):
-            executor = Executor(self._typed(arrays, mask), self.target, self.precision, in_body=True)
+        graph = self._typed(arrays, mask)
         values = {
             value.name: array
-            for at, (value, array) in enumerate(zip(executor.graph.inputs, arrays))
+            for at, (value, array) in enumerate(zip(graph.inputs, arrays))
             if at in self._bound
             and isinstance(array, np.ndarray)
             and array.size <= LARGEST_BOUND_VALUE
             and (mask is None or not mask[at])
         }
-        runner = executor.form({}, values).runner
-        types = [value.type for value in executor.graph.inputs if isinstance(value.type, TensorType)]
+        with knobs.override(**self._settings):
+            runner = self._compile_graph(graph, values)
+        types = [value.type for value in graph.inputs if isinstance(value.type, TensorType)]
         is_plain = mask is None and len(types) == len(arrays)
         form = Form(runner, runner.fast(types) if is_plain else None, mask, _masked(key, mask))
         if mask is not None:
@@ -277,8 +282,10 @@ class Body:
 class Region(Body):
     """A node with all its subgraphs, as a graph of its own: one native call, where all that is inside has kernels."""
 
-    def __init__(self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None) -> None:
-        super().__init__(graph, known, target, precision)
+    def __init__(
+        self, graph: Graph, known: Mapping[Value, Array], target: Target, precision: str | None, compile_graph: Compile
+    ) -> None:
+        super().__init__(graph, known, target, precision, compile_graph)
         self.numbers: list[int] = []
         """The places of its inputs among the values of the program around it."""
         self.closed = "" if "body" in graph.nodes[0].graphs else "a branch that is never taken is never compiled"

@@ -26,7 +26,8 @@ from weft.codegen.llvm.types import quote
 from weft.compiler.control.code import HELPERS, Code
 from weft.compiler.control.parts import DECLINED, STOPPED, Branch, ControlItem, Grow, Inner, NoControl, Part, Turns
 from weft.compiler.kernels.build import Packing
-from weft.compiler.lowering.lower import Launch, View, described, updated_by
+from weft.compiler.lowering.items import Launch, View, described
+from weft.compiler.lowering.lower import updated_by
 from weft.compiler.lowering.memory import Life, plan_memory
 from weft.expr.nodes import Add, Const, Expr, FloorDiv, FloorMod, Max, Min, Mul, Sub, Var
 from weft.expr.structural import structural_equal

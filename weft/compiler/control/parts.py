@@ -20,11 +20,10 @@ from typing import Union
 import numpy as np
 
 from weft.compiler.kernels.build import Kernel, KernelCompiler
-from weft.compiler.lowering.lower import Item, Launch, Rest, View
+from weft.compiler.lowering.items import Item, Launch, Rest, View, items_in_layouts, without_refused
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import settle_shapes
-from weft.compiler.specialize import items_in_layouts
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Expr, Var
@@ -124,6 +123,8 @@ class Builder:
                 compiler.whole, graph = graph, settle_shapes(graph)
             groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
             items = items_in_layouts(graph, groups, compiler)
+            while compiler.finish():
+                items = without_refused(items, graph.constants, compiler)
             layouts = compiler.layouts
         finally:
             compiler.close()

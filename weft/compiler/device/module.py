@@ -16,9 +16,9 @@ import numpy as np
 
 from weft.compiler.device.arrays import DeviceArray, is_on_device, on_device
 from weft.compiler.device.runner import ALIGNMENT, DeviceRunner
-from weft.compiler.module import Module
 from weft.core.errors import ArgumentError
 from weft.graph.ir import dtype_name
+from weft.runtime.model.module import Module
 from weft.runtime.threads import get_threads
 
 

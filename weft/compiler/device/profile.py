@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from weft.compiler.device.runner import DeviceRunner, Values
+from weft.compiler.form import Specialization
 from weft.compiler.reports.cost import Cost
-from weft.compiler.reports.profile import Recorder, TimedRest
-from weft.compiler.specialize import Executor, Specialization
+from weft.compiler.reports.recorder import Recorder, TimedRest
 from weft.compiler.steps import HostStep, NativeStep, RestStep, Step
 
 Timer = Callable[[], list[float]]
@@ -66,6 +66,5 @@ class TimedDeviceRunner(DeviceRunner):
 
 def _timed(step: Step, recorder: Recorder) -> Step:
     if isinstance(step, RestStep):
-        assert isinstance(step.executor, Executor)
         return dataclasses.replace(step, executor=TimedRest(step.executor, recorder))
     return step

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from weft.compiler.form import Specialization
 from weft.compiler.module import Module
-from weft.compiler.specialize import Specialization
 from weft.compiler.steps import HostStep, NativeStep, Program
 from weft.core.errors import WeftError
 from weft.graph.ir import Array, TensorType, Value

@@ -299,8 +299,12 @@ class KernelCompiler:
         logger.debug(said, label, middle - start, time.thread_time() - middle, len(text) >> 10)
         return Code(text, code, turns_by_call(lowered))
 
+    def refusal(self, kernel: Kernel) -> Exception | None:
+        """Why a kernel has no code; None where it has."""
+        return self._refused.get(kernel.scheduled.name)
+
     def finish(self) -> bool:
-        """Waits for the code of all kernels; whether there are some that turn out to have none: compile them again."""
+        """Waits for the code of all kernels; whether there are some that turn out to have none (`refusal`)."""
         self._workers.finish()
         refused = len(self._refused)
         for key, kernel in self._handed.items():

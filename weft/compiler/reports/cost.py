@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.compiler.kernels.program import build_program
-from weft.compiler.lowering.lower import Launch
+from weft.compiler.lowering.items import Launch
 from weft.expr.nodes import Add, Broadcast, Buffer, Call, Cast, Div, Expr, Load, Max, Min, Mul, Select, Sub, int_value
 from weft.expr.visit import children
 from weft.graph.ir import Array, Value

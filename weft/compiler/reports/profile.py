@@ -19,24 +19,24 @@ import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from weft.codegen.llvm import compile as llvm_compile
+from weft.compiler.device.profile import TimedDeviceRunner
 from weft.compiler.device.runner import DeviceRunner
-from weft.compiler.lowering.lower import Launch
+from weft.compiler.form import Specialization
 from weft.compiler.lowering.native import driver_ir
-from weft.compiler.reports.cost import Cost, kernel_cost
+from weft.compiler.reports.cost import Cost
 from weft.compiler.reports.inputs import random_array
 from weft.compiler.reports.profile_text import profile_html, profile_text
+from weft.compiler.reports.recorder import KernelProfile, Recorder, TimedRest
 from weft.compiler.run import Runner
-from weft.compiler.specialize import Executor, Specialization
 from weft.compiler.steps import HostStep, NativeStep, RestStep, Step
 from weft.core.errors import ArgumentError
-from weft.graph.ir import Graph, Node
 from weft.runtime.jit import JitModule, defined_names
 from weft.runtime.threads import check_threads, get_threads
 from weft.targets.base import Target
@@ -45,38 +45,6 @@ from weft.targets.peaks import Peaks, has_peaks, machine_peaks
 LEAST_RUNS = 5
 MOST_RUNS = 20_000
 """More runs say nothing new, and their times take memory."""
-
-
-@dataclass
-class KernelProfile:
-    """One call of a kernel, or one node on the host: its times in every run, and what it has to do."""
-
-    number: int
-    label: str
-    kind: str
-    nodes: tuple[str, ...]
-    cost: Cost
-    samples: list[float] = field(default_factory=list)
-
-    @property
-    def seconds(self) -> float:
-        """The median of its runs."""
-        return statistics.median(self.samples)
-
-    @property
-    def minimum(self) -> float:
-        """The best of its runs."""
-        return min(self.samples)
-
-    @property
-    def gflops(self) -> float:
-        """Billions of operations a second in the best run."""
-        return self.cost.operations / max(self.minimum, 1e-9) / 1e9
-
-    @property
-    def gigabytes(self) -> float:
-        """Billions of bytes a second that have to be read and written, in the best run; caches may serve them."""
-        return self.cost.bytes / max(self.minimum, 1e-9) / 1e9
 
 
 @dataclass(repr=False)
@@ -162,44 +130,6 @@ class Profile:
 # ---------------------------------------------------------------------------------------------------------- measuring
 
 
-class Recorder:
-    """The kernels met so far, and what each run took."""
-
-    def __init__(self, target: Target) -> None:
-        self.target = target
-        self.kernels: list[KernelProfile] = []
-        self._met: list[tuple[list[int], Any]] = []
-        self.specializations: list[Specialization] = []
-        self._costs: dict[str, Cost] = {}
-
-    def add(self, label: str, kind: str, nodes: Sequence[Node], cost: Cost) -> int:
-        """A new row; its number."""
-        names = tuple(node.name or (node.outputs[0].name if node.outputs else node.op) for node in nodes)
-        self.kernels.append(KernelProfile(len(self.kernels), label, kind, names, cost))
-        return len(self.kernels) - 1
-
-    def add_launch(self, launch: Launch, graph: Graph, target: Target) -> int:
-        """The row of one call of a kernel; calls of the same kernel cost the same. Other targets are named."""
-        cost = self._costs.get(launch.kernel.symbol)
-        if cost is None:
-            cost = self._costs[launch.kernel.symbol] = kernel_cost(launch, graph.constants)
-        kind = "kernel" if target is self.target else target.name
-        return self.add(launch.kernel.label, kind, launch.nodes, cost)
-
-    def note(self, rows: list[int], times: Any) -> None:
-        """The clock before and after each of these rows, in the run that goes on: seconds and nanoseconds."""
-        self._met.append((rows, times))
-
-    def take(self) -> list[tuple[int, int, int]]:
-        """The timeline of the run that has ended."""
-        found: list[tuple[int, int, int]] = []
-        for rows, times in self._met:
-            clock = (times @ np.array([1_000_000_000, 1])).tolist()
-            found += zip(rows, clock, clock[1:])
-        self._met = []
-        return found
-
-
 class TimedRunner(Runner):
     """A runner whose drivers read the clock."""
 
@@ -242,7 +172,6 @@ def _timed(step: Step, recorder: Recorder, clock: int) -> Step:
         bases = [*step.bases, ("weight", clock)]
         return dataclasses.replace(step, symbol=f"{step.symbol}_timed", bases=bases, entry=None)
     if isinstance(step, RestStep):
-        assert isinstance(step.executor, Executor)
         return dataclasses.replace(step, executor=TimedRest(step.executor, recorder))
     return dataclasses.replace(step)
 
@@ -257,30 +186,10 @@ def _engine(one: Specialization, drivers: Sequence[str], target: Target) -> JitM
     return llvm_compile.load(objects, names, one.native.externals, target)
 
 
-class TimedRest:
-    """The rest of a graph, which is specialised when the shapes are known that a host node makes."""
-
-    def __init__(self, executor: Executor, recorder: Recorder) -> None:
-        self._executor = executor
-        self.graph = executor.graph
-        self._recorder = recorder
-        self._runners: dict[int, TimedRunner | DeviceRunner] = {}
-
-    def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
-        """The outputs, measured."""
-        found = self._executor.special(arrays)
-        runner = self._runners.get(id(found))
-        if runner is None:
-            runner = self._runners[id(found)] = timed_runner(found, self._recorder, self._executor.target)
-        return runner.run(arrays, threads)
-
-
 def timed_runner(one: Specialization, recorder: Recorder, target: Target) -> TimedRunner | DeviceRunner:
     """A runner that measures, for the machine that a form was compiled for."""
     if not isinstance(one.runner, DeviceRunner):
         return TimedRunner(one, recorder, target)
-    from weft.compiler.device.profile import TimedDeviceRunner
-
     return TimedDeviceRunner(one, recorder)
 
 
@@ -291,7 +200,7 @@ def profile_module(module: Any, feeds: Mapping[str, Any], threads: int | None = 
     found = module._executor.special(arrays)
     if any(isinstance(step, NativeStep) and not step.calls for step in found.lowered.program.steps):
         raise ArgumentError("a module from a file does not know its kernels: profile the model it was compiled from")
-    recorder = Recorder(module.target)
+    recorder = Recorder(module.target, timed_runner)
     runner = timed_runner(found, recorder, module.target)
     calls, outside, timeline = _measure(runner, recorder, arrays, count, seconds)
     programs = [one.lowered.program for one in recorder.specializations]

@@ -6,7 +6,6 @@ The file is described in `runtime/model/module_file.py`; what runs without the c
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import warnings
@@ -18,24 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.cache.models import NO_MATTER
 from weft.compiler.device.runner import DeviceRunner
 from weft.compiler.device.store import programs_of, programs_row, programs_seal
+from weft.compiler.form import Compiled, NativeCode, Specialization, load_code
 from weft.compiler.lowering.lower import Lowered
 from weft.compiler.lowering.native import Call
-from weft.compiler.module import Module, make_module
-from weft.compiler.precision import check_precision
 from weft.compiler.reports.report import form_lines
 from weft.compiler.run import OpenRunner, Runner
 from weft.compiler.saved.check_file import ProgramCheck, check_calls, check_host_graph, made_type
 from weft.compiler.saved.link import link_form
 from weft.compiler.sizes.open_checks import Check, Conditions
-from weft.compiler.specialize import Executor, NativeCode, Specialization, load_code
 from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step
 from weft.core.errors import TargetError
-from weft.core.knobs import knobs
 from weft.core.version import VERSION
-from weft.graph.ir import NUMPY_TYPES, Array, Graph, TensorType, Type, Value, dtype_name
+from weft.graph.ir import Array, Graph, TensorType, Type, Value, dtype_name
 from weft.graph.text import constant_table, format_graph, parse_graph
 from weft.runtime.abi import FORMAT, abi_hash
 from weft.runtime.cache_folder import write_whole
@@ -52,11 +47,8 @@ from weft.runtime.model.module_file import (
     padded,
 )
 from weft.runtime.model.program import native_step, read_program
-from weft.runtime.model.stored import form_key, saving_place
+from weft.runtime.model.stored import saving_place
 from weft.targets.base import Target
-from weft.targets.registry import find_target
-
-__all__ = ["LinkWarning", "load_whole", "read_form", "read_module", "save_modules", "write_form", "write_model"]
 
 
 class LinkWarning(UserWarning):
@@ -114,7 +106,7 @@ def _texts(array: Array) -> list[str]:
     return [str(one) for one in array.reshape(-1)]
 
 
-def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], link: bool = True) -> list[str]:
+def save_modules(executors: Sequence[Compiled], path: str | os.PathLike[str], link: bool = True) -> list[str]:
     """One model, compiled for several machines, in one file: whoever loads it takes what suits the machine best.
 
     The file appears whole or not at all, behind a link where the path is one. The code is linked, so that it runs
@@ -132,20 +124,20 @@ def save_modules(executors: Sequence[Executor], path: str | os.PathLike[str], li
     return [part["needs"] for part in parts]
 
 
-def write_model(path: Path, executor: Executor) -> None:
+def write_model(path: Path, executor: Compiled) -> None:
     """Writes a model without compiled forms: whoever loads it compiles it as it would be compiled here."""
     file = _Writing(executor)
     file.write(path, [{**_part(executor), "forms": [], "needs": "it has no code yet"}], executor.graph)
 
 
-def write_form(path: Path, executor: Executor, one: Specialization) -> None:
+def write_form(path: Path, executor: Compiled, one: Specialization) -> None:
     """Writes one compiled form alone, as the cache keeps it: under a name that says for which shapes."""
     file = _Writing(executor)
     forms = [_form((), one, file.arrays, file.codes)]
     file.write(path, [{**_part(executor), "forms": forms, "needs": "it is an entry of the cache"}], None)
 
 
-def _part(executor: Executor) -> dict[str, Any]:
+def _part(executor: Compiled) -> dict[str, Any]:
     """What a file says of a machine that a model was compiled for."""
     target = executor.target
     return {
@@ -163,7 +155,7 @@ def _ports(values: Sequence[Value]) -> list[list[Any]]:
 class _Writing:
     """A file that is being put together."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Compiled) -> None:
         signature = executor.signature
         self.arrays = _Arrays()
         self.codes: list[bytes] = []
@@ -182,7 +174,7 @@ class _Writing:
             "arrays": self.arrays.rows,
         }
 
-    def part(self, executor: Executor, link: bool) -> dict[str, Any]:
+    def part(self, executor: Compiled, link: bool) -> dict[str, Any]:
         """The forms of a model for one machine; linked, where they can run without the compiler."""
         forms, opened = executor.items(), executor.open_form
         needs = why_compiler(executor) if link else "it is a copy for the same process"
@@ -236,7 +228,7 @@ def why_slow(forms: Sequence[Specialization]) -> str:
     return ""
 
 
-def why_compiler(executor: Executor) -> str:
+def why_compiler(executor: Compiled) -> str:
     """Why only the compiler can run a model; empty where native code and numpy are all that it needs."""
     if executor.target.on_device or executor.target.spec.startup is None:
         return f"it runs on {executor.target.name}"
@@ -332,7 +324,7 @@ def open_conditions(one: Specialization) -> list[Any] | None:
 def _conditions(file: ModuleFile, row: Mapping[str, Any]) -> Conditions:
     checks = []
     for one in row["checks"]:
-        (node,) = _graph(file, one["node"]).nodes
+        (node,) = stored_graph(file, one["node"]).nodes
         inputs = tuple(None if v is None else v.tensor for v in node.inputs)
         known = {int(at): file.array(number) for at, number in one["values"].items()}
         values = tuple(known.get(at) for at in range(len(inputs)))
@@ -367,126 +359,22 @@ def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------------------------- loading
 
 
-def load_whole(file: ModuleFile, part: Mapping[str, Any], threads: int | None) -> Module:
-    """The module in a file, as the compiler has it.
-
-    What is compiled later is compiled as the model was (and exactly, where this process asks for that).
-    """
-    import weft.ops  # noqa: F401
-
-    settings = file.manifest["settings"]
-    if settings.keys() != knobs.snapshot(without=NO_MATTER).keys():
-        raise ModuleFileError(f"its settings are {', '.join(settings)}, which are not those of this Weft")
-    with knobs.override(**{**settings, "exact": settings["exact"] or knobs.exact}):
-        return _loaded(file, part, threads)
-
-
-def _loaded(file: ModuleFile, part: Mapping[str, Any], threads: int | None) -> Module:
-    manifest, fixed = file.manifest, file.manifest["graph"] is None
-    target = _machine(part, file.path)
-    graph = _static_graph(file) if fixed else _graph(file, manifest["graph"])
-    executor = Executor(graph, target, check_precision(part["precision"], target), can_compile=not fixed)
-    executor.ranges = {(name, axis): range(*numbers) for name, axis, *numbers in manifest["ranges"]}
-    rows = [row for row in part["forms"] if row["key"] is not None]  # that for all sizes is compiled again
-    if fixed and [[item[1:] for item in row["key"] if item] for row in rows] != [[[None]] * len(graph.inputs)]:
-        raise ModuleFileError("a model of one set of shapes has one form, and that for no values")
-    for row in rows:
-        if row["open"] is not None:
-            raise ModuleFileError("a form for all sizes is kept by the cache alone, or linked")
-        key = form_key(row)
-        takes = [_taken(value, item) for value, item in zip(graph.inputs, key, strict=True)]
-        executor.keep(key, _specialization(file, row, graph, executor, takes))
-    return make_module(executor, threads)
-
-
-def _graph(file: ModuleFile, row: Mapping[str, Any]) -> Graph:
+def stored_graph(file: ModuleFile, row: Mapping[str, Any]) -> Graph:
     """A graph from its text and arrays."""
     return parse_graph(row["text"], {name: file.array(number) for name, number in row["constants"].items()})
 
 
-def _taken(value: Value, item: Any) -> Type | None:
-    """The type of an input in a form, which is for one of the shapes that the model takes."""
-    if item is None or not isinstance(value.type, TensorType):
-        if item is not None or isinstance(value.type, TensorType):
-            raise ModuleFileError(f"the input {value.name!r} is a tensor in the model or in its form, not in both")
-        return value.type
-    sizes = value.type.shape if value.type.shape is not None else item[0]
-    if len(sizes) != len(item[0]) or any(isinstance(d, int) and d != n for d, n in zip(sizes, item[0])):
-        raise ModuleFileError(f"the input {value.name!r} is {value.type!r} in the model and {item[0]} in a form")
-    return TensorType(value.type.dtype, item[0])
-
-
-def _machine(part: Mapping[str, Any], path: Path) -> Target:
-    """This machine, if the code was made for it or for one that can do less."""
-    made = part["target"]
-    if any(form["device"] is not None for form in part["forms"]):
-        return _same_device(made, path)
-    host = find_target("native")
-    wanted = {f for f in part["features"] if not f.startswith("-")}
-    if made["triple"] != host.triple:
-        raise ModuleFileError(f"{path} was compiled for {made['triple']} and this machine is {host.triple}")
-    missing = sorted(wanted - set(host.features))
-    if missing:
-        raise ModuleFileError(
-            f"{path} was compiled for {made['cpu']}, with {', '.join(missing[:8])}, which this machine's processor "
-            f"({host.cpu}) has not: compile the model here"
-        )
-    return host
-
-
-def _same_device(made: Mapping[str, Any], path: Path) -> Target:
-    """The device that a module was compiled for: the one of that name, or the first of its kind if that is alike."""
-    name = str(made["name"])
-    found = find_target(name)
-    if not found.is_host:
-        first = find_target(name.partition(":")[0])
-        found = first if first.is_host and first.cpu == found.cpu else found
-    if (found.triple, found.cpu) != (made["triple"], made["cpu"]):
-        raise ModuleFileError(
-            f"{path} was compiled for {made['cpu']} ({made['name']}), and {made['name']} is {found.cpu} here: compile "
-            "the model here"
-        )
-    return found
-
-
-def read_module(
-    path: Path, target: Target, precision: str | None, threads: int | None, whole: Callable[[], Graph]
-) -> Module:
-    """A module of the compiled form in a file that `write_form` wrote; `whole` gives the model, when somebody asks."""
-    file = ModuleFile(path)
-    executor = Executor(_static_graph(file), target, precision, whole=whole)
-    types = [value.tensor.static for value in executor.signature.inputs]
-    shapes = {value.name: kind for value, kind in zip(executor.signature.inputs, types)}
-    found = _only_form(file, executor, shapes, lambda: executor._build(shapes, {}))
-    found.kept = path
-    executor.keep(tuple((kind, None) for kind in types), found)
-    return make_module(executor, threads)
-
-
-def _static_graph(file: ModuleFile) -> Graph:
-    """The signature of a model as a graph without nodes."""
-    inputs, outputs = (
-        [Value(name, TensorType(dtype, shape) if dtype in NUMPY_TYPES else None) for name, dtype, shape in rows]
-        for rows in (file.manifest["inputs"], file.manifest["outputs"])
-    )
-    if not all(isinstance(value.type, TensorType) and value.type.is_static for value in inputs):
-        raise ModuleFileError("a model without its graph has one set of shapes")
-    for value in outputs:
-        if isinstance(value.type, TensorType) and not value.type.is_static:
-            value.type = TensorType(value.type.dtype, None)
-    return Graph(file.manifest["name"], inputs, outputs, ())
-
-
 def read_form(
-    path: Path, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
+    path: Path, executor: Compiled, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
 ) -> Specialization:
     """The compiled form in a file that `write_form` wrote for these shapes."""
-    return _only_form(ModuleFile(path), executor, shapes, rebuild)
+    return only_form(ModuleFile(path), executor, shapes, rebuild)
 
 
-def _only_form(
-    file: ModuleFile, executor: Executor, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
+def only_form(
+    file: ModuleFile, executor: Compiled, shapes: Mapping[str, Sequence[int]], rebuild: Callable[[], Specialization]
 ) -> Specialization:
+    """The form in a file that holds one, for these shapes."""
     takes = [
         TensorType(value.type.dtype, list(shapes[value.name]))
         if isinstance(value.type, TensorType) and value.name in shapes
@@ -495,17 +383,18 @@ def _only_form(
     ]
     (part,) = file.manifest["parts"]
     (row,) = part["forms"]
-    return _specialization(file, row, None, executor, takes, rebuild)
+    return stored_form(file, row, None, executor, takes, rebuild)
 
 
-def _specialization(
+def stored_form(
     file: ModuleFile,
     row: Mapping[str, Any],
     graph: Graph | None,
-    executor: Executor,
+    executor: Compiled,
     takes: Sequence[Type | None],
     rebuild: Callable[[], Specialization] | None = None,
 ) -> Specialization:
+    """A form as a file's manifest describes it; `takes` are the types of its inputs."""
     opened = row["open"]
     steps = [_step(file, one, executor, opened is not None) for one in row["steps"]]
     program = read_program(row, steps, file.array, file.array)
@@ -522,20 +411,19 @@ def _specialization(
     if device is None:
         names = [step.symbol for step in program.steps if isinstance(step, NativeStep)]
         engine = load_code(objects(), names, row["externals"], executor.target)
-        runner = Runner(program, engine, executor._inner)
+        runner = Runner(program, engine, executor.inner)
         if opened is not None:
-            interpret = functools.partial(executor._interpreted, {})
-            runner = OpenRunner(program, engine, executor._inner, interpret, _conditions(file, opened))
+            runner = OpenRunner(program, engine, executor.inner, executor.interpreted, _conditions(file, opened))
     else:
         programs = programs_of(device)
         check_calls(program, programs)
         if programs_seal(device, row["steps"]) != device["seal"]:
             raise ModuleFileError("the launches do not fit their seal")
-        runner = DeviceRunner(program, programs, executor.target, executor._inner, codes=objects())
+        runner = DeviceRunner(program, programs, executor.target, executor.inner, codes=objects())
     return StoredForm(list(row["report"]), graph, lowered, runner, native, rebuild)
 
 
-def _step(file: ModuleFile, row: Mapping[str, Any], executor: Executor, is_open: bool = False) -> Step:
+def _step(file: ModuleFile, row: Mapping[str, Any], executor: Compiled, is_open: bool = False) -> Step:
     if "native" in row and is_open:
         return native_step(row, TensorType)
     if "native" in row:
@@ -545,8 +433,8 @@ def _step(file: ModuleFile, row: Mapping[str, Any], executor: Executor, is_open:
         return replace(native_step(row), makes=makes, calls=calls, reach=reach)
     if "rest" in row:
         rest = executor.open_rest if is_open else executor.rest
-        return RestStep(rest(_graph(file, row["rest"])), row["inputs"], row["outputs"])
-    graph = _graph(file, row["host"])
+        return RestStep(rest(stored_graph(file, row["rest"])), row["inputs"], row["outputs"])
+    graph = stored_graph(file, row["host"])
     check_host_graph(graph)
     (node,) = graph.nodes
     numbers = dict(zip(graph.inputs, row["inputs"], strict=True))

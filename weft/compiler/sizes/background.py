@@ -5,14 +5,11 @@ What goes to it is a module file without compiled forms; what comes back is a fi
 them. A thread of this process only waits for the child, reads the form, and runs it in turns with the form for all
 sizes on the arrays that asked for it: the form is kept if it is faster. There is one child at a time, and at most
 `MOST_WAITING` wishes; a wish beyond is dropped, and may come again.
-
-    python -m weft.compiler.sizes.background MODULE SHAPES FORM         what a child runs
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import logging
 import os
@@ -34,6 +31,8 @@ from weft.runtime.threads import get_threads
 
 logger = logging.getLogger("weft.compiler")
 
+CHILD = "weft.compiler.sizes.background_child"
+"""What a child runs."""
 MOST_WAITING = 4
 MOST_SECONDS = 600.0
 """A child that takes longer is ended."""
@@ -96,7 +95,7 @@ def _made(wish: Wish) -> Any:
     with tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True) as folder:
         module, form = Path(folder) / "module.weft", Path(folder) / "form.weft"
         wish.write(module)
-        command = [sys.executable, "-m", __name__, str(module), json.dumps(wish.shapes), str(form)]
+        command = [sys.executable, "-m", CHILD, str(module), json.dumps(wish.shapes), str(form)]
         paths = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": paths, "WEFT_SIZES": "bound"}
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
@@ -128,23 +127,6 @@ def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:
     return best[0] < best[1]
 
 
-def main(arguments: Sequence[str]) -> None:
-    """What a child does: one form of the module in a file, into another."""
-    from weft.compiler.saved.store import write_form
-    from weft.runtime.model.stored import load
-
-    with contextlib.suppress(OSError):
-        os.nice(19)
-    module, shapes, form = arguments
-    executor = load(module)._executor  # the compiler's, since the file has no code
-    given = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
-    write_form(Path(form), executor, executor.form(given, {}))
-
-
 def copies_of(arrays: Sequence[Any]) -> list[Any]:
     """Arrays that nobody else writes to."""
     return [array.copy() if isinstance(array, np.ndarray) else array for array in arrays]
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -29,7 +29,8 @@ from weft.graph.ir import Graph, Node, TensorType, Value
 MOST_FOLDED = 4096
 """What follows from constants alone is computed at once up to so many elements; the passes fold the rest."""
 
-_NOT_THE_USERS = (os.path.dirname(jax.__file__) + os.sep, str(FOLDER / "weft") + os.sep, "<")
+_LIBRARIES = (os.path.dirname(jax.__file__).removesuffix("jax") + name + os.sep for name in ("jax", "keras", "flax"))
+_NOT_THE_USERS = (*_LIBRARIES, str(FOLDER / "weft") + os.sep, "<")
 
 
 def import_jaxpr(closed: Any, label: str, names: Sequence[str]) -> Graph:
@@ -182,10 +183,11 @@ def _has_keys(c: JaxEmitter) -> bool:
 
 
 def user_line(equation: Any) -> str:
-    """The innermost line of an equation's traceback that is the user's: "model.py:31"."""
-    traceback = equation.source_info.traceback
+    """The innermost line of an equation's traceback that is the user's, and its layer or scope: "dense at a.py:31"."""
+    traceback, scope = equation.source_info.traceback, str(equation.source_info.name_stack)
     for frame in traceback.frames if traceback is not None else ():
         if not frame.file_name.startswith(_NOT_THE_USERS):
             near = os.path.relpath(frame.file_name)
-            return f"{frame.file_name if near.startswith('..') else near}:{frame.line_num}"
-    return ""
+            line = f"{frame.file_name if near.startswith('..') else near}:{frame.line_num}"
+            return f"{scope} at {line}" if scope else line
+    return scope

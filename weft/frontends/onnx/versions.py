@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import FrontendError
+from weft.core.errors import FrontendError, did_you_mean
 from weft.frontends.onnx.source import onnx_module
 from weft.graph.ir import Graph, Node
 from weft.graph.opspec import find_operator, operators, way_to_register
@@ -70,7 +70,8 @@ def _check_schema(op: str, domain: str, version: int, where: str) -> None:
     defs = onnx_module("onnx.defs")
     if not _exists(op, domain):
         if find_operator(op, domain) is None:
-            raise FrontendError(f"{where}: there is no operator {label(domain, op)}")
+            known = [name for of, name in operators() if of == domain]
+            raise FrontendError(f"{where}: there is no operator {label(domain, op)}{did_you_mean(op, known)}")
         return
     since = _since(op, domain, version)
     if since is None and domain == "" and op in BACKDATED:

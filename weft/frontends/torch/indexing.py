@@ -326,9 +326,7 @@ def _number(name: str, op: str, python: Any) -> None:
         if not any(isinstance(one, Value) for one in numbers):
             return python(*numbers)
         kinds = {one.tensor.dtype for one in numbers if isinstance(one, Value)}
-        real = (
-            op == "Div" or any(isinstance(one, float) for one in numbers) or any(k.startswith("float") for k in kinds)
-        )
+        real = op == "Div" or any(isinstance(one, float) for one in numbers) or any("float" in kind for kind in kinds)
         values = [c.value(one, "float64" if real else "int64") for one in numbers]
         if op == "FloorDiv":
             made = c.op("Div", c.op("Sub", values[0], c.op("Mod", *values)), values[1])
@@ -368,6 +366,7 @@ enter(
         "item _local_scalar_dense": lambda c, x: c.reshape(x, []),
         "torch.sym_max": lambda c, *numbers: c.op("Max", *(c.value(one, "int64") for one in numbers)),
         "torch.sym_min": lambda c, *numbers: c.op("Min", *(c.value(one, "int64") for one in numbers)),
+        "torch.sym_sum": lambda c, numbers: c.op("ReduceSum", c.vector(numbers), [0], keepdims=0),
         "torch.sym_float": lambda c, number: c.value(number, "float64"),
         "torch.sym_not": lambda c, number: c.invert(c.value(number)),
     }

@@ -12,7 +12,7 @@ from weft.frontends.emit import Emitter, InTraining, Size, Unsupported, is_float
 from weft.frontends.torch.movement import pad
 from weft.frontends.torch.reductions import reduce
 from weft.frontends.torch.table import aten
-from weft.graph.ir import Value
+from weft.graph.ir import TensorType, Value
 
 # ---------------------------------------------------------------------------------------------------------- products
 
@@ -25,6 +25,17 @@ def product(c: Emitter, a: Value, b: Value) -> Value:
 @aten("mm", "bmm", "matmul", "mv", "dot", "vdot")
 def _matmul(c: Emitter, a: Value, b: Value) -> Value:
     return product(c, a, b)
+
+
+@aten("_scaled_mm")
+def _scaled_product(
+    c: Emitter, a: Value, b: Value, scale_a: Value, scale_b: Value, bias: Value | None = None, *rest: Any, **named: Any
+) -> Value:
+    """A product of float8, summed in float32, with scales of the whole or of rows and columns."""
+    made = c.of_users("NarrowMatMul", "weft", [a, b], [TensorType("float32", (a.tensor.dims[0], b.tensor.dims[1]))], {})
+    assert made is not None
+    total = c.op("Mul", made[0], c.op("Mul", scale_a, scale_b))
+    return c.cast(total if bias is None else c.op("Add", total, c.cast(bias, "float32")), c.dtype)
 
 
 @aten("linear")

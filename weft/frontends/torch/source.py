@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import traceback
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -92,7 +93,8 @@ def _missing_inputs(model: Any) -> str:
 
 def _imported(program: Any, refused: Collection[str]) -> Imported:
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what torch calls itself in there
             program = program.run_decompositions(decompositions(refused))
     except Exception as error:
         refuse_complex(program.graph, "model")

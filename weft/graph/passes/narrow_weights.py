@@ -75,7 +75,7 @@ def plain_products(graph: Graph, known: Container[str], worth: Worth | None) -> 
             array = scope.constant(value)
             if array is not None:
                 value = scope.new_constant(array.astype(np.float32), f"{node.outputs[0].name}_wide")
-            elif value.tensor.dtype != "float32":
+            elif value is not None and value.tensor.dtype != "float32":
                 value = scope.make(node, "Cast", [value], to=1)
             wide.append(value)
         return swap(node, "MatMul", wide)

@@ -113,7 +113,9 @@ def _described(
     numbers = _known(source, scope)
     if source.type.dtype in FLOAT8_FORMS and np.any(zero):
         return None
-    narrow = source.type.dtype in (*BYTES, *FLOAT8_FORMS) or (numbers is not None and source.type.dtype in ("int4", "uint4"))
+    narrow = source.type.dtype in (*BYTES, *FLOAT8_FORMS) or (
+        numbers is not None and source.type.dtype in ("int4", "uint4")
+    )
     if not narrow:
         return None
     whole = zero.astype(np.int32)
@@ -170,7 +172,13 @@ def _integer_convolution(
     node: Node, data: _Quantized, weight: _Quantized, scope: Scope
 ) -> tuple[Value, Array, Array] | None:
     """The raw sums, what takes the zero point off, and the scale; both shaped to broadcast with the result."""
-    if not data.is_uniform or weight.numbers is None or weight.axis not in (None, 0) or data.is_float or weight.is_float:
+    if (
+        not data.is_uniform
+        or weight.numbers is None
+        or weight.axis not in (None, 0)
+        or data.is_float
+        or weight.is_float
+    ):
         return None
     rank = weight.numbers.ndim
     each = (-1, *[1] * (rank - 1))
@@ -300,7 +308,11 @@ def _float_product(
         data = _Quantized(x, None, np.ones((), np.float32), np.zeros((), np.int32), None)
     elif not (data.is_float and weight.is_float):
         return None
-    if weight.value.tensor.rank != 2 or weight.axis not in (None, 1) or data.axis not in (None, data.value.tensor.rank - 2):
+    if (
+        weight.value.tensor.rank != 2
+        or weight.axis not in (None, 1)
+        or data.axis not in (None, data.value.tensor.rank - 2)
+    ):
         return None
     matrix = weight.value
     if weight.numbers is not None:

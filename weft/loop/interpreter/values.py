@@ -217,5 +217,6 @@ def run_time_names() -> dict[str, Any]:
 
 
 _CALLED: tuple[Callable[..., Any], ...] = (
-    integer_to_float32, float_to_integer, divide_by_zero, trunc_div, trunc_mod, float_mod, float_floor, shift_left, shift_right, popcount, leading_zeros,
+    integer_to_float32, float_to_integer, divide_by_zero, trunc_div, trunc_mod, float_mod, float_floor, shift_left,
+    shift_right, popcount, leading_zeros,
 )  # fmt: skip

@@ -230,7 +230,7 @@ class _Float8(Mutator):
         if isinstance(e, Const):
             return self.expr(Cast(e.dtype, Const(e.value, FLOAT32))) if e.dtype in FLOAT8 else e
         if isinstance(e, Binary) and e.a.dtype in FLOAT8:
-            made = type(e)(self._value(e.a), self._value(e.b))
+            made: Expr = type(e)(self._value(e.a), self._value(e.b))
         elif isinstance(e, Call) and any(a.dtype in FLOAT8 and not isinstance(a, Address) for a in e.args):
             made = Call(e.name, [self._value(a) for a in e.args], FLOAT32 if e.dtype in FLOAT8 else e.dtype)
         else:

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import hooks
 from weft.core.array_types import ArrayType, element_name
-from weft.core.errors import ArgumentError
+from weft.core.errors import ArgumentError, did_you_mean
 from weft.runtime.model.fastcall import Fast
 from weft.runtime.model.program import Port
 from weft.runtime.threads import check_threads, get_threads
@@ -200,10 +201,10 @@ class Module:
         missing = [name for name in names if name not in feeds]
         extra = [name for name in feeds if name not in names]
         if missing or extra:
-            problems = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"unknown: {', '.join(extra)}"] * bool(
-                extra
-            )
-            raise ArgumentError(f"the model takes the inputs {', '.join(names) or '(none)'}; {'; '.join(problems)}")
+            meant = did_you_mean(extra[0], missing) if extra else ""
+            problems = [f"{what}: {', '.join(of)}" for what, of in (("missing", missing), ("unknown", extra)) if of]
+            known = ", ".join(names) or "(none)"
+            raise ArgumentError(f"the model takes the inputs {known}; {'; '.join(problems)}{meant}")
         like_torch = any(type(array).__module__.split(".")[0] == "torch" for array in feeds.values())
         arrays = [_as_array(feeds[v.name], v) for v in self._executor.signature.inputs]
         problem = _check_sizes(self._executor.signature.inputs, arrays)
@@ -278,13 +279,12 @@ def _unpickled(content: bytes, threads: int | None) -> Module:
     """The module in the bytes of a module file."""
     import tempfile
 
-    from weft.runtime.model.stored import load
-
     # A file that is mapped cannot be removed on some systems.
     with tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "pickled.weft"
         path.write_bytes(content)
-        return load(path, threads=threads)
+        made: Module = hooks.load(path, threads=threads)
+        return made
 
 
 def _sizes(port: Port) -> str:

@@ -14,14 +14,17 @@ an element as large as a tile may have, and a tile that would miss the bound is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from weft.expr.nodes import Var
 from weft.graph.ir import Array, Node, TensorType
 from weft.graph.opspec import Use
 from weft.graph.passes.algorithms import Alternative, is_measured
+from weft.graph.shapes import typical
 from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
@@ -56,9 +59,11 @@ class Convolution:
         return self.batch * self.height * self.width
 
 
-def proposer(target: Target, model_bytes: int = 0) -> Callable[[Node, Array], Sequence[Alternative]]:
-    """What `choose_algorithms` asks, for one machine and a model with so many bytes of weights."""
-    return lambda node, weight: alternatives(node, weight, target, model_bytes)
+def proposer(
+    target: Target, model_bytes: int = 0, sizes: Mapping[Var, int] | None = None
+) -> Callable[[Node, Array], Sequence[Alternative]]:
+    """What `choose_algorithms` asks, for one machine, a model with so many bytes of weights, and typical open sizes."""
+    return lambda node, weight: alternatives(node, weight, target, model_bytes, sizes)
 
 
 def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequence[int] | None]:
@@ -102,15 +107,17 @@ def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, A
     return propose
 
 
-def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0) -> list[Alternative]:
+def alternatives(
+    node: Node, weight: Array, target: Target, model_bytes: int = 0, sizes: Mapping[Var, int] | None = None
+) -> list[Alternative]:
     """The algorithms for a node that beat the direct one and are exact enough, the best first; then other exact ones,
     for who measures them."""
-    found = _facts(node, weight, model_bytes)
+    found = _facts(node, weight, model_bytes, sizes)
     if found is None:
         return []
     facts, pads = found
     direct = direct_cycles(facts, target)
-    attributes = {"pads": [pads[0][0], pads[1][0], pads[0][1], pads[1][1]]}
+    attributes: dict[str, Any] = {"pads": [pads[0][0], pads[1][0], pads[0][1], pads[1][1]]}
     made, good = [], ranked_tiles(facts, target)
     rest = model.WINOGRAD_TILES if is_measured(node.outputs[0].name) and _takes_tiles(facts, target) else ()
     for tile in dict.fromkeys([*good, *rest]):
@@ -118,26 +125,39 @@ def alternatives(node: Node, weight: Array, target: Target, model_bytes: int = 0
             continue
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
+        if not node.outputs[0].tensor.is_static:
+            attributes["block"] = block_of(facts, tile, target)
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made
+
+
+def block_of(facts: Convolution, tile: int, target: Target) -> list[int]:
+    """Tiles down and across of a block of an open image: what half of the second-level cache holds, transformed."""
+    cache = target.cache_bytes[1] or 256 << 10
+    most = max(cache // 2 // (4 * (tile + 2) ** 2 * (facts.inputs + facts.outputs)), 1)
+    tall, wide = (-(-n // tile) for n in (facts.height, facts.width))
+    across = min(wide, most, model.OPEN_TILES)
+    return [max(min(tall, most // across, model.OPEN_TILES // across), 1), across]
 
 
 def _transformer(weight: Array, tile: int) -> Callable[[], Sequence[Array]]:
     return lambda: (transform_weight(weight, tile), direct_weight(weight))
 
 
-def _facts(node: Node, weight: Array, model_bytes: int) -> tuple[Convolution, Pads] | None:
+def _facts(
+    node: Node, weight: Array, model_bytes: int, sizes: Mapping[Var, int] | None = None
+) -> tuple[Convolution, Pads] | None:
     """The sizes of a convolution that Winograd's method can take, and its padding; None for another one."""
     first = node.inputs[0]
-    if first is None or not isinstance(first.type, TensorType) or not first.type.is_static:
+    if first is None or not isinstance(first.type, TensorType) or first.type.shape is None:
         return None
     if weight.dtype != np.float32 or weight.ndim != 4 or weight.shape[2:] != (3, 3) or first.type.dtype != "float32":
         return None
     window = Window(Use(node), (3, 3))
     if int(node.attributes.get("group", 1)) != 1 or {*window.strides, *window.dilations} != {1}:
         return None
-    batch, inputs, *spatial = first.type.static
-    pads = window.padding(spatial)
+    pads = window.padding(first.type.dims[2:])
+    batch, inputs, *spatial = typical(first.type.dims, sizes)
     if any(p not in (0, 1) for pair in pads for p in pair):
         return None
     height, width = (n + a + b - 2 for n, (a, b) in zip(spatial, pads))

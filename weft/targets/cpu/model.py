@@ -100,6 +100,9 @@ WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
 """Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
 a block from which on the panels of weights are used often enough."""
 
+OPEN_TILES = 16
+"""Tiles of a block of an image of open size, at most: the last block along each side is computed as a whole."""
+
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
 that a core gets from behind its second-level cache, with a whole model between two uses."""

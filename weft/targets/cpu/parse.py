@@ -11,7 +11,7 @@ import functools
 from dataclasses import replace
 
 from weft.codegen.llvm.child import host_triple
-from weft.core.errors import TargetError
+from weft.core.errors import TargetError, did_you_mean
 from weft.targets.base import MatrixFacts, Scope, Target, plain_scopes
 from weft.targets.cpu import facts
 from weft.targets.cpu.machine import kept
@@ -155,7 +155,7 @@ def _cpu_features(text: str, triple: str, arch: str, cpu: str) -> frozenset[str]
     """What a named processor has: as LLVM's tables say, asked through what it enables."""
     found = features_of(triple, cpu, arch, facts.ARCHITECTURES[arch].features)
     if found is None:
-        raise _fail(text, f"LLVM knows no {arch} processor named {cpu!r}")
+        raise _fail(text, f"LLVM knows no {arch} processor named {cpu!r}{did_you_mean(cpu, PROCESSORS)}")
     return found
 
 

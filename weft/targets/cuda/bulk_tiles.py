@@ -65,7 +65,8 @@ class BulkTiles(GroupTiles):
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
-        return self.kind.bytes < 4 and self.kind.wide == "float32" and super().takes() and all(one.is_tensor for one in self.operands)
+        known = self.kind.bytes < 4 and self.kind.wide == "float32"
+        return known and super().takes() and all(one.is_tensor for one in self.operands)
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
@@ -106,7 +107,8 @@ class BulkTiles(GroupTiles):
         copies = [c["copies"] >> at & 1 for at in range(2)]
         x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
         fetched = (tile_x * x + tile_y * y) * LINE
-        step = np.maximum(products * fit.BULK_PRODUCTS, fetched / fit.BULK_BYTES) + fit.BULK_STEP
+        beyond = np.where(c["width"] <= 128, *fit.BULK_FLOAT8) if self.kind.bytes == 1 else fit.BULK_PRODUCTS
+        step = np.maximum(products * beyond, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
         # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.

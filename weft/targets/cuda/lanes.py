@@ -22,7 +22,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weft.codegen.c.context import Context, Emitter
-from weft.core.dtypes import INDEX
 from weft.expr.nodes import (
     EQ,
     Add,
@@ -37,12 +36,11 @@ from weft.expr.nodes import (
     Ramp,
     Var,
     add,
-    cast,
     index_expr,
     int_value,
     mul,
 )
-from weft.expr.visit import substitute, walk
+from weft.expr.visit import free_vars, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import Linear, is_barrier, linear
 from weft.loop.visit import Mutator, child_stmts, walk_exprs, walk_stmts
@@ -54,7 +52,8 @@ COMBINED: Mapping[type[Expr], tuple[str, str]] = {
     Min: ("min", "x < y || x != x ? x : y"),
 }  # fmt: skip
 """What parts of threads are joined by, and the expression in C; a number that is none stays."""
-EXCHANGED = {"float32", "float64", "int32", "int64"}
+WARP = 32
+EXCHANGED = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
 
 
 def _emitter(name: str, combined: str) -> Emitter:
@@ -97,7 +96,7 @@ class _Kernels(Mutator):
             return self.generic_stmt(s)
         tags = {x.thread for x in walk_stmts(s) if isinstance(x, For) and x.kind == "thread"}
         shared = [x.buffer for x in walk_stmts(s) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
-        if not shared or {tag for tag in tags if tag and not tag.startswith("blockIdx")} != {"threadIdx.x"}:
+        if not shared or "threadIdx.x" not in tags or "vthread" in tags:
             return s
         found = _Uses(shared).of(s)
         return s if found is None else _Rewriter(found).stmt(s)
@@ -109,12 +108,19 @@ class _Found:
 
     thread: Var
     threads: int
+    row: Var | None = None
+    """threadIdx.y: each warp has a row of its own."""
     steps: dict[Buffer, int] = field(default_factory=dict)
     """How far apart the elements of neighbouring threads are; 0 of what is common to all."""
     parts: set[Buffer] = field(default_factory=set)
     """Those that hold one part of each thread, and are read as a whole."""
     registers: dict[Buffer, Buffer] = field(default_factory=dict)
     sizes: dict[Buffer, int] = field(default_factory=dict)
+
+    def own(self, form: Linear) -> Linear:
+        """A place without what says whose it is."""
+        own = form.without(self.thread)
+        return own if self.row is None else own.without(self.row)
 
     def place(self, buffer: Buffer, form: Linear) -> Linear | None:
         """The register of an element, by its place without the thread; None where another thread may have it."""
@@ -140,9 +146,9 @@ class _Uses:
         self.shared = shared
         self.known: dict[Var, Expr] = {}
         self.extents: dict[Var, int] = {}
-        self.alias: dict[Var, Expr] = {}
         self.thread: Var | None = None
         self.count = 0
+        self.row: Var | None = None
         self.seen: list[tuple[Buffer, Expr, int, bool, bool, int]] = []
         """Each access: its array, its place, how many neighbours, whether it is a store, by the first thread alone, by
         how many threads."""
@@ -154,9 +160,11 @@ class _Uses:
         """What is known; None where something is none of the three."""
         if any(isinstance(e, Address) for e in walk_exprs(s)) or not self.walk(s, False, 0):
             return None
-        if self.thread is None or self.count > 32 or self.count & (self.count - 1) or self.stored & self.loaded:
+        if self.thread is None or self.count > WARP or self.count & (self.count - 1) or self.stored & self.loaded:
             return None
-        found = _Found(self.thread, self.count)
+        if self.row is not None and self.count != WARP:
+            return None  # rows would share a warp
+        found = _Found(self.thread, self.count, self.row)
         for buffer in self.shared:
             if not self.classify(found, buffer):
                 return None
@@ -172,15 +180,26 @@ class _Uses:
                 else:
                     self.known[s.var] = self.thread
                 return self.walk(s.body, by_first, extent)
-            if self.thread is not None and (part := _joined(s, self.known)) is not None and part[0] in self.shared:
-                self.joined.setdefault(part[0], set()).add(part[1])
-                return by_first and extent == self.count
+            if s.thread == "threadIdx.y":
+                if self.row is None:
+                    self.row = s.var
+                elif self.row is not s.var:
+                    self.known[s.var] = self.row
+                return self.walk(s.body, by_first, threads)
+            joined = _joined(s) if by_first else None
+            if joined is not None and joined[0].buffer in self.shared and self.thread is not None:
+                part = substitute(joined[0].indices[0], {**self.known, s.var: self.thread})
+                self.seen.append((joined[0].buffer, part, 1, True, False, threads))
+                self.joined.setdefault(joined[0].buffer, set()).add(joined[1])
+                return extent == self.count
             if extent is not None:
                 self.extents[s.var] = extent
         if isinstance(s, Let) and s.var.dtype.is_integer:
             self.known[s.var] = substitute(s.value, self.known)
         if isinstance(s, If) and self.is_first(s.condition):
             return s.otherwise is None and self.walk(s.then, True, threads)
+        if isinstance(s, If) and self.thread in free_vars(substitute(s.condition, self.known)):
+            threads = 0  # some of them, nobody knows which
         own = [e for x in _own_expressions(s) for e in walk(x, Load) if isinstance(e, Load)]
         for load in own:
             self.note(load.buffer, load.indices, False, by_first, threads)
@@ -207,25 +226,28 @@ class _Uses:
         """Whether an array is one of the three; then it is noted which."""
         uses = [use for use in self.seen if use[0] is buffer]
         forms = [linear(wide_index(index)) for _, index, *_ in uses]
-        steps = {form.terms.get(found.thread, 0) for form in forms}
+        steps = {(form.terms.get(found.thread, 0), form.terms.get(found.row, 0)) for form in forms}  # type: ignore[arg-type]
         if len(steps) != 1 or not uses:
             return False
-        (step,) = steps
+        ((step, row),) = steps
         found.steps[buffer] = step
         if buffer in self.joined:
-            is_one = all(f.constant == 0 and len(f.terms) == 1 for f in forms)
+            is_one = all(own.constant == 0 and not own.terms for own in map(found.own, forms))
             found.parts.add(buffer)
             found.sizes[buffer] = 1
             return (
                 step == 1 and is_one and buffer.dtype.name in EXCHANGED and len(self.joined[buffer]) == 1
                 and all(store and threads == self.count for _, _, _, store, _, threads in uses)
+                and (found.row is None or row >= self.count)
             )  # fmt: skip
         if step == 0:
             if not all(first for _, _, _, store, first, _ in uses if store):
                 return False
         elif any(first for *_, first, _ in uses) or step < 0:
             return False
-        return self.measure(found, buffer, list(zip(forms, [use[2] for use in uses])))
+        if not self.measure(found, buffer, list(zip(forms, [use[2] for use in uses]))):
+            return False
+        return found.row is None or row >= found.sizes[buffer] * (self.count if step else 1)
 
     def last(self, form: Linear) -> int:
         """The greatest number that a form of loops can be."""
@@ -235,7 +257,7 @@ class _Uses:
         """How many registers of a thread an array takes; whether all places are known."""
         size = 0
         for form, lanes in uses:
-            own = form.without(found.thread)
+            own = found.own(form)
             place, step = found.place(buffer, own), found.steps[buffer]
             if place is None or not all(isinstance(term, Var) and term in self.extents for term in place.terms):
                 return False
@@ -266,19 +288,17 @@ def _first_of(index: Expr) -> tuple[Expr, int]:
     return index, 1
 
 
-def _joined(s: For, known: Mapping[Var, Expr]) -> tuple[Buffer, str] | None:
-    """The array that a loop adds up (or joins otherwise) from its first element to its last, and by what."""
+def _joined(s: For) -> tuple[Load, str, Store] | None:
+    """What a loop adds up (or joins otherwise) from its first turn to its last, by what, and where."""
     store = s.body
     while isinstance(store, Let):
         store = store.body
     if not isinstance(store, Store) or type(store.value) not in COMBINED or store.predicate is not None:
         return None
-    joined = store.value
-    for so_far, part in ((joined.a, joined.b), (joined.b, joined.a)):  # type: ignore[attr-defined]
+    both = store.value
+    for so_far, part in ((both.a, both.b), (both.b, both.a)):  # type: ignore[attr-defined]
         if isinstance(so_far, Load) and so_far.buffer is store.buffer and isinstance(part, Load):
-            form = linear(wide_index(substitute(part.indices[0], known)))
-            if form.constant == 0 and list(form.terms.items()) == [(s.var, 1)]:
-                return part.buffer, COMBINED[type(joined)][0]
+            return part, COMBINED[type(both)][0], store
     return None
 
 
@@ -306,18 +326,16 @@ class _Rewriter(Mutator):
             return s.replace(body=body)
         if s.thread == "threadIdx.x":
             self.known[s.var] = self.found.thread
-        part = _joined(s, self.known)
-        if part is None or part[0] not in self.found.parts:
+        if s.thread == "threadIdx.y" and self.found.row is not None and s.var is not self.found.row:
+            self.known[s.var] = self.found.row
+        joined = _joined(s)
+        if joined is None or joined[0].buffer not in self.found.parts:
             return self.generic_stmt(s)
-        store = s.body
-        while isinstance(store, Let):
-            store = store.body
-        assert isinstance(store, Store)
-        own: Expr = Load(self.found.registers[part[0]], (index_expr(0),))
-        count = cast(index_expr(self.found.threads), INDEX)
-        joined = Call(f"{NAME}{part[1]}", (own, count), own.dtype)
+        part, name, store = joined
+        own = Load(self.found.registers[part.buffer], (index_expr(0),))
+        exchanged = Call(f"{NAME}{name}", (own, index_expr(self.found.threads)), own.dtype)
         so_far = Load(store.buffer, store.indices)
-        return Store(store.buffer, store.indices, type(store.value)(so_far, joined))  # type: ignore[call-arg]
+        return Store(store.buffer, store.indices, type(store.value)(so_far, exchanged))  # type: ignore[call-arg]
 
     def visit_Let(self, s: Let) -> Stmt:
         """An index that was worked out before is seen through."""
@@ -359,8 +377,8 @@ class _Rewriter(Mutator):
         first, lanes = _first_of(indices[0])
         if buffer in self.found.parts:
             return index_expr(0)
-        form = linear(wide_index(substitute(first, self.known))).without(self.found.thread)
-        place = self.found.place(buffer, form)
+        form = linear(wide_index(substitute(first, self.known)))
+        place = self.found.place(buffer, self.found.own(form))
         assert place is not None
         flat: Expr = index_expr(place.constant)
         for term, factor in place.terms.items():

@@ -203,10 +203,11 @@ def mean_zero(rows: int) -> Callable[..., None]:
 def add_products(kind: Kind, out: Any, left: Any, right: Any, fresh: bool = False) -> None:
     """Adds to a tile (or to zeros, if it is fresh) the products of two operands, [row, k] and [column, k]."""
     sums = out.view((len(left), len(right)), (len(right), 1))
-    left, right = (
-        np.ascontiguousarray(x).view(dtype(name).numpy).astype(kind.wide) for x, name in zip((left, right), kind.elements)
-    )
-    sums[...] = (0 if fresh else sums) + left @ right.T
+    given = zip((left, right), kind.elements)
+    left, right = (np.ascontiguousarray(x).view(dtype(name).numpy).astype(kind.wide) for x, name in given)
+    for at in range(0, left.shape[1], kind.depth):
+        part = left[:, at : at + kind.depth] @ right[:, at : at + kind.depth].T
+        sums[...] = part if fresh and at == 0 else sums + part
 
 
 def _mean_dot(kind: Kind) -> Callable[..., None]:

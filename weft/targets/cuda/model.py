@@ -48,10 +48,15 @@ GROUP_WORK = 0.1
 
 # Products by wgmma and the copy engine: fitted to 45 points of seven products in float16, 6 % on average; nothing was
 # held out. Odd rows: 14 points of seven products.
+PROMOTED = 4
+"""Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
 BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
 BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
+BULK_FLOAT8 = (1.54, 1.7)
+"""The first of these for float8, whose sums threads add up: of tiles of 128 columns at most, and of wider ones. Set by
+hand to 9 points of three products; of four others the chosen point is the best or within 3 % of it."""
 BULK_ODD_ROWS = (2.2, 2.7)
 """How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either."""
 BULK_COPY = (3000, 0.0012)
@@ -60,10 +65,13 @@ BULK_TILE, BULK_START = (750, 0.022), 3800
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
 
 # Attention of narrow numbers: set by hand to 88 points of 11 sizes (docs/gpu.md says how well it chooses for others).
-ATTENTION_REGISTERS = (-27, 1.75, 0.61)
-"""Of a thread: beside keys of a part and elements of a value, and for each of these."""
-MOST_REGISTERS = 280
-"""More than a thread has: the compiler saves some that it would rather have."""
+ATTENTION_REGISTERS = (20, 0.75, 0.47, 10)
+"""Of a thread: beside keys of a part and elements of a value, for each of these, and where the copy engine fetches: as
+the compiler has them, within 4 for 15 points."""
+MOST_REGISTERS = 240
+"""Those that a thread of two groups has."""
+ATTENTION_LATE = 0.89
+"""How much less time it takes where the second product is a step late."""
 ATTENTION_PARTS = (64, 128)
 """Keys of a part."""
 ATTENTION_GROUP = (330, 1.02, 0.33)

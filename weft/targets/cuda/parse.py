@@ -80,7 +80,7 @@ def _target(architecture: str, name: str, facts: ThreadFacts, is_host: bool) -> 
         kind="cuda", name=name, triple="nvptx64-nvidia-cuda", cpu=architecture, features=frozenset(),
         vector_bytes=facts.vector_bytes, vector_registers=255, cache_bytes=(0, facts.cache_bytes, 0),
         cores=facts.multiprocessors, has_fma=True, scopes=scopes, is_host=is_host, threads=facts, part_bytes=256,
-        narrow_products=frozenset({"bfloat16", "float16"}) | (FLOAT8_FORMS.keys() if "float8" in facts.tensor_cores else set()),
+        narrow_products=frozenset({"bfloat16", "float16", *(FLOAT8_FORMS if "float8" in facts.tensor_cores else ())}),
         precisions=frozenset({"bf16", *precisions}),
         channels_last=facts.tensor_cores & {"bfloat16", "float16", "int8"},
     )  # fmt: skip

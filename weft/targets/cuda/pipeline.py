@@ -13,7 +13,7 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, swizzle, wgmma
+from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, stagger, swizzle, wgmma
 from weft.targets.gpu import pipeline
 
 _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
@@ -21,7 +21,9 @@ PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS[:_PIPELINES],
     producer.fetch_beside,
     *pipeline.TO_STATEMENTS[_PIPELINES:],
+    fragments.skip_masks,
     wgmma.begin_products,
+    stagger.stagger,
     wgmma.promote_products,
     wgmma.overlap_products,
     overlay_shared,

@@ -24,23 +24,25 @@ def by_rule(
     unit: Unit,
     rule: dict[str, int],
     apply: Callable[[Point], None],
-    together: int = 0,
+    together: Sequence[Facts] = (),
     is_scattered: bool = False,
     blocks: int | None = None,
     **knobs: Sequence[int],
 ) -> Sketch:
     """A sketch around the point that a rule names: of each knob half as much, as much, and twice as much, or `knobs`.
 
-    It costs its bytes, twice where they are scattered and more where there are few `blocks` to ask for them, and a
-    launch for itself and each earlier stage but those that it computes `together` with the block. A block has `rows` of
-    `threads`.
+    It costs its bytes and those of the stages that it computes `together` with the block, twice where they are
+    scattered and more where there are few `blocks` to ask for them, and a launch for itself and each other stage before
+    it. A block has `rows` of `threads`.
     """
     facts, machine = unit.facts, nest.threads_of(unit.target)
     apart = [stage for stage in feeding(unit.schedule, facts.block.name) if stage not in unit.done]
-    read = {load.buffer: load_bytes(load) for load in facts.loads}
+    made = {region.buffer for stage in together for region in stage.block.writes}
+    read = {load.buffer: load_bytes(load) for stage in (facts, *together) for load in stage.loads}
+    read = {buffer: size for buffer, size in read.items() if buffer not in made}
     moved = float(sum(read.values()) + facts.points * facts.target.dtype.bytes)
     moved *= model.SCATTERED if is_scattered else 1
-    cost = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart) - together, blocks))
+    cost = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart) - len(together), blocks))
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 

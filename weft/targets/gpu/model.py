@@ -163,7 +163,7 @@ BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 8
 """So many queries at most are a matter of reading keys and values once; queries of heads that share these count."""
-STREAM_PARTS, STREAM_REGISTERS = (64, 128, 256, 512), 40
+STREAM_PARTS, STREAM_REGISTERS = (64, 128, 256, 512, 1024), 40
 """Attention of few queries: keys of a part; registers of a thread beside vectors and sums. Judgements."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on

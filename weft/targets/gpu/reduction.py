@@ -92,7 +92,8 @@ class _Found:
             else:
                 apply(point)
 
-        together, lanes, parts = int(not self.is_alone), powers(rule["lanes"]), sorted({1, rule["parts"]})
+        together = [] if self.is_alone else [self.facts]
+        lanes, parts = powers(rule["lanes"]), sorted({1, rule["parts"]})
         return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=parts)
 
 
@@ -154,6 +155,7 @@ def match_rows(unit: Unit) -> Sketch | None:
     if lanes > 1:  # every thread has some vectors to load
         several = nest.power_of_two(facts.depth // (model.ROW_VECTORS * lanes))
         threads = max(min(model.LEAST_BLOCK, threads), min(threads, several))
+    together = together if found.is_alone else 1  # stages in shared memory are computed for all rows of a block
     rule = {"threads": threads, "rows": together, "lanes": lanes, "parts": row_parts(facts, target)}
 
     def bind(stage: Stage, row: Var, rows: int) -> Var:
@@ -275,20 +277,21 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
                     made.unroll(loop)
             unit.done.add(made.name)
 
-    return by_rule("with its reductions", unit, rule, apply, len(makers))
+    return by_rule("with its reductions", unit, rule, apply, makers, any(map(is_contiguous, makers)))
 
 
 # --------------------------------------------------------------------------------------- a reduction that threads share
 
 
-def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1) -> None:
+def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1, may_idle: bool = False) -> None:
     """A reduction shared by threads: each has a part in a register, the parts meet in shared memory.
 
     The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
-    neighbours at a time.
+    neighbours at a time; every thread has some, or it `may_idle`.
     """
     flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
-    threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
+    if not may_idle:
+        threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
     rounds = [(threads, lanes)]
     if threads > 2 * model.FINAL:
         rounds.append((model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL, 1))

@@ -23,7 +23,7 @@ from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, n
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
-from weft.targets.gpu.reduction import cross_threads, row_parts, row_threads
+from weft.targets.gpu.reduction import cross_threads, is_contiguous, row_parts, row_threads
 
 
 class _Rows:
@@ -41,10 +41,13 @@ class _Rows:
         # Blocks count where there are few of them: where reductions would have more on their own.
         parts = [row_parts(stage, self.unit.target) for stage in self.stages.values() if stage.is_reduction]
         blocks = ceildiv(self.count, each) if any(part > 1 for part in parts) else None
+        summed = [stage for stage in self.stages.values() if stage.is_reduction]
         is_along = any(self.facts.step(x, a.var) == 1 for x in self.facts.loads for a in self.along if extent(a) > 1)
-        is_scattered = is_along != runs and (runs or self.length >= model.LEAST_ROW)
-        lanes = powers(rule.get("lanes", 1))
-        return by_rule(name, self.unit, rule, apply, len(self.stages), is_scattered, blocks, lanes=lanes)
+        is_along = is_along or any(map(is_contiguous, summed))
+        length = max(self.length, *(stage.depth for stage in summed))
+        is_scattered = is_along != runs and (runs or length >= model.LEAST_ROW)
+        lanes, together = powers(rule.get("lanes", 1)), list(self.stages.values())
+        return by_rule(name, self.unit, rule, apply, together, is_scattered, blocks, lanes=lanes)
 
     def outside(self) -> Var:
         """The loops over rows as one, outside those of a row."""
@@ -157,7 +160,7 @@ def _block_each(rows: _Rows, point: Point, in_step: bool = False) -> None:
         if not facts.is_reduction:
             share_row(s[other], threads, lanes)
         elif facts.depth >= model.SHARED_DEPTH:
-            cross_threads(s[other], threads, lanes=lanes)
+            cross_threads(s[other], threads, lanes=lanes, may_idle=in_step)
     if rows.facts.is_reduction:
         cross_threads(stage, threads)
     else:

@@ -42,7 +42,7 @@ def match(unit: Unit) -> Sketch | None:
     enough = machine.multiprocessors * model.WINDOW_BUSY
     each = next((n for n in places if n == 1 or facts.points // (lanes * n) >= enough), 1)
     rule = {"threads": nest.threads_for(facts.spatial, machine, lanes * each), "lanes": lanes, "places": each}
-    together, some = int(made is not facts), tuple(sorted(places))
+    together, some = [] if made is facts else [made], tuple(sorted(places))
 
     def apply(point: Point) -> None:
         _apply(unit, made, point)

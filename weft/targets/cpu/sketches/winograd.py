@@ -59,6 +59,13 @@ class Sizes:
     size: int
     tall: int
     wide: int
+    in_blocks: bool = False
+    """Whether `tall` × `wide` tiles are a block of an image, whose size is open: loops over blocks are two more."""
+
+    @property
+    def more(self) -> int:
+        """The axes beside those of whole images."""
+        return 2 if self.in_blocks else 0
 
     @property
     def weight_bytes(self) -> int:
@@ -124,9 +131,13 @@ def _sizes(s: Schedule, chain: Chain) -> Sizes:
     facts = facts_of(sums)
     tile, size = extent(back.axes[0]), extent(sums.axes[0])
     batch, _, height, width = (extent(axis) for axis in final.axes[:4])
+    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) == 6
     outputs = 1
-    for axis in facts.spatial[4:]:
+    for axis in facts.spatial[6 if in_blocks else 4 :]:
         outputs *= extent(axis)
+    if in_blocks:
+        tall, wide = ((extent(axis) - size) // tile + 1 for axis in block_named(s, PADDED).axes[4:])
+        return Sizes(batch, facts.depth, outputs, tile, size, tall, wide, True)
     return Sizes(batch, facts.depth, outputs, tile, size, ceildiv(height, tile), ceildiv(width, tile))
 
 
@@ -135,6 +146,11 @@ def _sizes(s: Schedule, chain: Chain) -> Sizes:
 
 def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest."""
+    if sizes.in_blocks:
+        rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+        panels = sizes.outputs // (vectors * lanes)
+        fixed = {"threads_by_channels": 0, "tile_rows": sizes.tall, "panels": panels}
+        return {**fixed, "rows": rows, "vectors": vectors, "fetch": WINOGRAD_FETCH}
     cache = target.cache_bytes[1] or 256 << 10
     tile_rows = _tile_rows(sizes, cache)
     blocks = sizes.batch * ceildiv(sizes.tall, tile_rows)
@@ -234,6 +250,8 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "vectors": tuple(n for n in (1, 2, 3, 4) if vectors % n == 0),
         "fetch": (0, 4, WINOGRAD_FETCH),
     }
+    if sizes.in_blocks:
+        choices.update(threads_by_channels=(0,), tile_rows=(sizes.tall,))
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
@@ -278,6 +296,8 @@ class _Sketch:
         elif by_channels:
             final.parallel(channels)
             s[TAKEN].parallel(fill)
+        elif self.sizes.in_blocks:
+            final.parallel(self.shared)
         else:
             final.parallel(final.fuse(image, block) if self.sizes.batch > 1 else block)
 
@@ -327,6 +347,8 @@ class _Sketch:
         """The loops over images, blocks of tile rows and blocks of channels around everything."""
         group, lane = self.split_lanes(final, CHANNEL, 4)
         image, height, across = final.axis[0], *final.axis[2:4]
+        if self.sizes.in_blocks:
+            return self.loops_over_blocks(final, group, (image, height, across, lane))
         block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.tile)
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
         first = (channels, image, block) if by_channels else (image, block, channels)
@@ -334,6 +356,20 @@ class _Sketch:
         final.annotate("partition", False, block)
         self.loops = (within, part, across, lane)
         return image, block, channels
+
+    def loops_over_blocks(self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var]) -> tuple[Var, Var, Var]:
+        """The same for blocks of an image: threads share the longer of its two sides."""
+        sizes, (image, height, across, lane) = self.sizes, loops
+        counts = [extent_of(final, loop) for loop in (height, across)]
+        down, part = final.split(height, factor=sizes.tall * sizes.tile)
+        right, side = final.split(across, factor=sizes.wide * sizes.tile)
+        channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
+        blocks = (down, right) if counts[0] >= counts[1] else (right, down)
+        final.reorder(image, *blocks, channels, within, part, side, lane)
+        for loop in blocks:
+            final.annotate("partition", False, loop)
+        self.loops, self.shared = (within, part, side, lane), blocks[0]
+        return image, blocks[1], channels
 
     def elements(self, final: Stage, apart: Stage | None, at: Var) -> None:
         """The transform back and what follows it, tile by tile."""
@@ -376,7 +412,7 @@ class _Sketch:
     def positions(self, stage: Stage, first_inside: bool) -> None:
         """The positions of one tile, written out, one group of lanes each."""
         a, b, lane = stage.axis[0], stage.axis[1], stage.axis[-1]
-        if len(stage.axis) == 6:
+        if len(stage.axis) == 6:  # channels in blocks
             stage.reorder(stage.axis[4], *((b, a) if first_inside else (a, b)), lane)
         else:
             stage.reorder(*((b, a) if first_inside else (a, b)), lane)
@@ -386,15 +422,16 @@ class _Sketch:
         """The t² products: register tiles whose sums are stored once."""
         point, stage = self.point, self.s[SUMS]
         stage.compute_at(final, at, exact=False)
-        group, lane = self.split_lanes(stage, 4, 5)
-        a, b, image, tiles = stage.axis[:4]
+        more = self.sizes.more
+        group, lane = self.split_lanes(stage, 4 + more, 5 + more)
+        a, b, *images, tiles = stage.axis[: 4 + more]
         tile, row = stage.split(tiles, factor=point["rows"])
         panel, vector = stage.split(group, factor=point["vectors"])
-        stage.reorder(a, b, image, panel, tile, row, vector, lane)
+        stage.reorder(a, b, *images, panel, tile, row, vector, lane)
         nest.write_out(stage, row, vector, lane)
         accumulate.compute_at(stage, tile)
-        group, lane = self.split_lanes(accumulate, 4, 5)
-        row = accumulate.axis[3]
+        group, lane = self.split_lanes(accumulate, 4 + more, 5 + more)
+        row = accumulate.axis[3 + more]
         reduce = list(accumulate.reduce_axis)
         step, unrolled = accumulate.split(reduce[-1], factor=WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
@@ -416,26 +453,29 @@ class _Sketch:
     def group_lanes(self, name: str) -> None:
         """V or M with groups of lanes side by side for neighbouring tiles."""
         buffer = facts_of(block_named(self.s, name)).target
-        if len(buffer.shape) == 5:
-            inputs, channel = ["a", "b", "n", "p", "c"], [f"c // {self.lanes}", "p", f"c % {self.lanes}"]
+        first = ["a", "b", "n", *["y", "z"][: self.sizes.more]]
+        if len(buffer.shape) == 5 + self.sizes.more:
+            inputs, channel = [*first, "p", "c"], [f"c // {self.lanes}", "p", f"c % {self.lanes}"]
         else:
-            inputs, channel = ["a", "b", "n", "p", "c", "d"], ["c", "p", "d"]
-        self.s.apply("transform_layout", buffer=buffer.name, inputs=inputs, outputs=["a", "b", "n", *channel])
+            inputs, channel = [*first, "p", "c", "d"], ["c", "p", "d"]
+        self.s.apply("transform_layout", buffer=buffer.name, inputs=inputs, outputs=[*first, *channel])
 
     def blocks_of_lanes(self, name: str) -> None:
         """An image with the lanes of a group side by side."""
         buffer = next(b for b in self.s.func.allocations if b.name == name)
-        if len(buffer.shape) == 4:
-            outputs = ["n", f"c // {self.lanes}", "h", "w", f"c % {self.lanes}"]
-            self.s.apply("transform_layout", buffer=name, inputs=["n", "c", "h", "w"], outputs=outputs)
+        if len(buffer.shape) == 4 or self.sizes.in_blocks:
+            first = ["n"] if len(buffer.shape) == 4 else ["n", "y", "z"]
+            outputs = [*first, f"c // {self.lanes}", "h", "w", f"c % {self.lanes}"]
+            self.s.apply("transform_layout", buffer=name, inputs=[*first, "c", "h", "w"], outputs=outputs)
 
     def transform(self) -> Var:
         """The input's transform, tile by tile; gives the loop over groups of channels (and rows of tiles)."""
         s, stage = self.s, self.s[TAKEN]
-        group, lane = self.split_lanes(stage, 4, 5)
-        a, b, image, tiles = stage.axis[:4]
+        more = self.sizes.more
+        group, lane = self.split_lanes(stage, 4 + more, 5 + more)
+        a, b, *images, tiles = stage.axis[: 4 + more]
         row, tile = stage.split(tiles, factor=self.sizes.wide)
-        stage.reorder(image, group, row, tile, a, b, lane)
+        stage.reorder(*images, group, row, tile, a, b, lane)
         nest.write_out(stage, a, b, lane)
         s[ROWS].compute_at(stage, tile)
         s[ROWS].set_scope("local")
@@ -447,11 +487,11 @@ class _Sketch:
             padded.compute_at(stage, group)
             padded.set_scope("local")
             loops = padded.axis
-            lane = loops[4] if len(loops) == 5 else loops[CHANNEL]
+            lane = loops[4] if len(loops) == 5 else loops[CHANNEL + more]
             padded.reorder(*[loop for loop in loops if loop is not lane], lane)
             padded.vectorize(lane)
             self.blocks_of_lanes(PADDED)
-        return stage.fuse(image, group) if self.sizes.batch > 1 else group
+        return stage.fuse(*images, group) if self.sizes.batch > 1 and not more else group
 
 
 __all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]
