@@ -22,6 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from weft.compiler.lowering.graph import lower_graph
 from weft.compiler.module import bind_shapes, compile_graph
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.precision import check_precision, machine_of
