@@ -72,6 +72,7 @@ def run(func, sizes, turned, kind, reference):
         ),  # columns in two boxes
         pytest.param((70, 200, 136), False, {"groups_x": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param((256, 128, 264), True, {"tiles_y": 2, "stages": 4}, marks=pytest.mark.slow),
+        pytest.param((70, 72, 136), True, {"groups_y": 3}, marks=pytest.mark.slow),  # a fill is no work for all groups
         pytest.param((64, 72, 448), False, {"parts": 2}, marks=pytest.mark.slow),  # sums of two halves of k
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 from weft import te
 from weft.compiler.kernels.layouts import apply_layouts
 from weft.compiler.kernels.places import merge_places
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer, Var, const
 from weft.expr.visit import free_vars, substitute
@@ -26,13 +27,6 @@ from weft.graph.passes.layout import Layout
 from weft.graph.shapes import follows, same_shape, tidy
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
-
-EMBEDDED = 1
-"""Constants of at most so many elements become literals of the program."""
-
-
-SMALL = 64
-"""Constants of at most so many elements may make the program what it is; larger ones are weights, mostly."""
 
 
 class NoKernel(WeftError):
@@ -126,7 +120,7 @@ def _key(
             return None
         if array is not None and array.dtype.kind in "OUS":
             return None
-        content = None if array is None else array.tobytes() if array.size <= SMALL else b""
+        content = None if array is None else array.tobytes() if array.size <= model.SMALL_CONSTANT else b""
         values.append((value.type.dtype, value.type.static, layouts.get(value), array is None, content))
     if any(node.graphs for node in nodes):
         return None
@@ -151,9 +145,9 @@ def build_program(
     """
     if not any(has(node, "convolution") for node in nodes):
         block = 1
-    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 else None
+    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 or sizes else None
     if merged is not None:
-        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name)
+        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name, sizes)
         old = {new: value for value, new in merged[1].items()}
         inputs, results = ([(old[value], buffer) for value, buffer in part] for part in (made.inputs, made.outputs))
         return replace(made, inputs=tuple(inputs), outputs=tuple(results))
@@ -204,7 +198,7 @@ class _Builder:
             return found
         kind = self.type(value)
         array = self.constants.get(value)
-        if array is not None and array.size == EMBEDDED:
+        if array is not None and array.size == model.EMBEDDED_ELEMENTS:
             literal = const(array.reshape(-1)[0].item(), kind.dtype)
             made: Tensor = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
         else:
@@ -240,7 +234,8 @@ class _Builder:
         ]
         use = Compute(node, types, results, values)
         tensors = spec.tensors(use, given)
-        self.own_weights |= any(v is not None and v.size > SMALL for at, v in enumerate(values) if at in use.looked_at)
+        seen = [v for at, v in enumerate(values) if v is not None and at in use.looked_at]
+        self.own_weights |= any(v.size > model.SMALL_CONSTANT for v in seen)
         if tensors is None:
             raise NoKernel(f"this use of {node.op} has no compiled form")
         for value, kind, tensor in zip(node.outputs, results, tensors):

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Var
+from weft.expr.nodes import Load, Select, Var
+from weft.expr.visit import uses_any, walk
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, extent, facts_of, names_of
+from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import fragments, mma, producer, stagger, wgmma
@@ -37,8 +38,8 @@ copy engine fetches them, for one more group. With three stages then the second 
 class Problem:
     """The sizes of an attention, padded, and the machine that it runs on; `part` is a number or a column."""
 
-    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts) -> None:
-        self.sizes, self.machine = sizes, machine
+    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts, has_boxes: bool) -> None:
+        self.sizes, self.machine, self.has_boxes = sizes, machine, has_boxes
 
     def legal(self, c: Columns) -> Any:
         """Which points fit the machine."""
@@ -46,6 +47,7 @@ class Problem:
             (self.sizes.queries % (wgmma.ROWS * c["groups"]) == 0)
             & (self._shared(c) <= self.machine.shared_bytes)
             & (self._registers(c) <= fit.MOST_REGISTERS)
+            & (self.has_boxes | (c["beside"] == 0))
         )
 
     def cost(self, c: Columns) -> Any:
@@ -88,7 +90,8 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
     for groups in KNOBS["groups"]:
         for part in fit.ATTENTION_PARTS:
             queries, keys = _up(sizes.queries, wgmma.ROWS * groups), _up(sizes.keys, part)
-            problem = Problem(sizes._replace(queries=queries, keys=keys, size=size, value_size=width), machine)
+            padded = sizes._replace(queries=queries, keys=keys, size=size, value_size=width)
+            problem = Problem(padded, machine, (size, width) == (sizes.size, sizes.value_size))
             grids = np.meshgrid(*list(KNOBS.values())[1:], indexing="ij")
             c = dict(zip(list(KNOBS)[1:], (grid.ravel() for grid in grids)))
             c |= {"groups": np.asarray(groups), "part": np.asarray(part)}
@@ -130,14 +133,29 @@ def match(unit: Unit) -> Sketch | None:
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
     width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
     sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
-    problem = Problem(sizes, nest.threads_of(unit.target))
+    has_boxes = all(_is_box(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES))
+    problem = Problem(sizes, nest.threads_of(unit.target), has_boxes)
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
-    steps = _Steps(unit, kind, part, width, lambda point: int(problem.resident(at({k: np.asarray(v) for k, v in point.items()}))))
+    steps = _Steps(
+        unit, kind, part, width, lambda point: int(problem.resident(at({k: np.asarray(v) for k, v in point.items()})))
+    )
     cost, legal = (lambda c: problem.cost(at(c))), (lambda c: problem.legal(at(c)))
     return Sketch("attention of warp groups", KNOBS, steps.apply, cost, legal)
+
+
+def _is_box(facts: Facts) -> bool:
+    """Whether the copy engine may fetch tiles of an operand: whole rows of it, up to an end that is known."""
+    value = facts.store.value if facts.store is not None else None
+    while isinstance(value, Select):
+        if uses_any(value.condition, {facts.spatial[-1].var}) or any(
+            isinstance(e, Load) for e in walk(value.condition)
+        ):
+            return False
+        value = value.then
+    return isinstance(value, Load)
 
 
 class _Steps:

@@ -16,6 +16,9 @@ H200 = Model(
     # Attention: 130 points of five sizes.
     attention_product=1.32, query_loads=2.5, key_loads=0.92, attention_busy=(8.5, 0.38), attention_start=1550.0,
     attention_tile=440.0,
+    # Attention of few queries: 132 points of ten sizes.
+    stream_bytes=15.6, stream_vector=72.0, stream_product=2.9, stream_threads=580.0, stream_latency=380.0,
+    stream_block=1200.0, stream_sum=2.0, stream_parts=660.0, stream_start=500.0,
 )  # fmt: skip
 
 # Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.

@@ -81,21 +81,23 @@ class Problem:
         return model.resident_blocks(self.machine, c["rows"] * self.across, self.registers(c), self.shared(c))
 
     def cost(self, c: Columns) -> Any:
-        """Seconds: bytes at the machine's rate, where enough are on their way; or instructions; what parts hand on."""
+        """Seconds: bytes at the machine's rate, or instructions, or the way of one block; then what parts hand on."""
         sizes, machine, fit = self.sizes, self.machine, model.model_of(self.machine)
-        threads, parts = c["rows"] * self.across, ceildiv(sizes.keys, c["part"])
-        blocks = sizes.batch * sizes.heads * parts
-        resident = self.resident(c)
-        held = np.minimum(resident, blocks / machine.multiprocessors)
-        on_the_way = held * threads * c["loads"] * machine.vector_bytes
-        each = 2 * sizes.keys * sizes.size * self.item * sizes.batch * sizes.heads / machine.multiprocessors
-        moved = each / fit.memory * np.maximum(1.0, fit.stream_bytes / on_the_way)
-        instructions = each / self.item / machine.lanes * (sizes.queries * fit.stream_product + fit.stream_element)
+        threads, parts, resident = c["rows"] * self.across, ceildiv(sizes.keys, c["part"]), self.resident(c)
+        blocks = sizes.batch * sizes.heads * parts / machine.multiprocessors
+        moved = 2 * sizes.batch * sizes.heads * sizes.keys * sizes.size * self.item / machine.multiprocessors
+        together = threads * np.minimum(resident, np.maximum(blocks, 1.0))
+        # of a vector, for each thread: it is made wide, and multiplied for each query; few threads do not keep units busy
+        work = (fit.stream_vector + fit.stream_product * sizes.queries * self.lanes) / machine.lanes
+        work = work * np.maximum(1.0, fit.stream_threads / together) ** 0.5
+        steps = 2 * ceildiv(c["part"], c["rows"] * c["loads"])
+        alone = fit.stream_block + fit.stream_sum * sizes.queries * c["part"] / threads
+        alone = alone + steps * (fit.stream_latency + c["loads"] * work * together)
+        cycles = np.maximum(moved / fit.stream_bytes, moved / machine.vector_bytes * work)
+        cycles = np.maximum(cycles, np.maximum(blocks / resident, 1.0) * alone)
         handed = 8 * sizes.batch * sizes.heads * sizes.queries * sizes.size * parts
-        cycles = (
-            np.maximum(moved, instructions) + ceildiv(blocks, machine.multiprocessors * resident) * fit.stream_block
-        )
-        return model.with_parts(machine, cycles, parts, handed)
+        ends = (parts > 1) * (fit.stream_parts + handed / machine.multiprocessors / fit.memory)
+        return model.seconds(cycles + ends + fit.stream_start, machine)
 
 
 def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
