@@ -88,7 +88,7 @@ class Problem:
         blocks = sizes.batch * sizes.heads * parts / machine.multiprocessors
         moved = 2 * sizes.batch * sizes.heads * sizes.keys * sizes.size * self.item / machine.multiprocessors
         together = threads * np.minimum(resident, np.maximum(blocks, 1.0))
-        # of a vector, for each thread: it is made wide, and multiplied for each query; few threads do not keep units busy
+        # Of a vector: it is made wide, and multiplied for each query; few threads do not keep the units busy.
         work = (fit.stream_vector + fit.stream_product * sizes.queries * self.lanes) / machine.lanes
         work = work * np.maximum(1.0, fit.stream_threads / together) ** 0.5
         steps = 2 * ceildiv(c["part"], c["rows"] * c["loads"])
