@@ -41,9 +41,10 @@ from weft.targets.registry import find_target
 from weft.tuner import cost_models
 from weft.tuner.bench import Bench, Kernel, in_turns
 from weft.tuner.database import Database
-from weft.tuner.exhaustive import NEAR, WAYS, regret_rows, replay, trials_to, ways_here
+from weft.tuner.exhaustive import WAYS, regret_rows, replay, trials_to, ways_here
 from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
+from weft.tuner.settings import WITHIN
 from weft.tuner.space import Space, space_of
 from weft.tuner.task import Task, tasks_of
 
@@ -242,7 +243,7 @@ def regrets(given: argparse.Namespace, until: float, console: Console) -> None:
         for row, (way, regret, needed) in enumerate(regret_rows(search, given.seeds)):
             many = f"{search.trials} of {search.space.size}, {sum(search.failures.values())} failed, best {best:.3f}"
             curves = [replay(search.space, search.gains, way.split(",")[0], 64, s) for s in range(given.seeds) if row]
-            each = " ".join(str(trials_to(curve, NEAR * best) or "> 64") for curve in curves)
+            each = " ".join(str(trials_to(curve, WITHIN * best) or "> 64") for curve in curves)
             table.add_row(name if not row else "", many if not row else "", way, regret, needed, each)
     console.print(table)
 
@@ -259,7 +260,7 @@ def report(curves: dict[str, dict[str, list[list[float]]]], console: Console) ->
         for way in ways:
             needs = [
                 np.mean([trials_to(curve, wanted) or len(curve) for curve in by_way[way]])
-                for wanted in (NEAR * best, min(ends))
+                for wanted in (WITHIN * best, min(ends))
             ]
             totals[way].append((float(needs[0]), float(needs[1])))
             cells.append(f"{needs[0]:.0f} / {needs[1]:.0f}")

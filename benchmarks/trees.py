@@ -27,7 +27,8 @@ from weft.expr.visit import free_vars
 from weft.loop.ir import LOOP_KINDS, Block, For, Stmt
 from weft.loop.tree import blocks_in
 from weft.loop.visit import child_stmts
-from weft.tuner.cost_models import LEAST_POINTS, Array, Group
+from weft.tuner.cost_models import Array, Group
+from weft.tuner.settings import LEAST_POINTS
 from weft.tuner.space import Space
 
 WIDTH, HIDDEN = len(LOOP_KINDS) + 5, 32

@@ -271,3 +271,16 @@ def test_prefetch_refuses():
     refused(copy(), "prefetch", "there is no buffer named X", buffer="X", loop="i")
     refused(copy(), "prefetch", "there is no loop named x", buffer="A", loop="x")
     refused(copy(), "prefetch", "at least 1", buffer="A", loop="i", distance=0)
+
+
+def test_reverse():
+    s = copy()
+    after = """
+        for i in range(6):
+            block B(i: 6 = 5 - i):
+                reads A[i]
+                writes B[i]
+                B[i] = A[i] + 1i32
+    """
+    becomes(s, "reverse", after, loop="i")
+    refused(rows(), "reverse", "sums, or takes steps, in the order of", loop="k")

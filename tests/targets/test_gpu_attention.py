@@ -22,6 +22,7 @@ from weft.models.language import bert_base
 from weft.ops.attention_fused import NAME, SCORES, Sizes
 from weft.plan.planner import unit_of
 from weft.targets.cuda import nvrtc
+from weft.targets.gpu import attention_stream
 from weft.targets.gpu.attention import match, proposal
 from weft.targets.gpu.families import default_schedule
 from weft.targets.registry import find_target
@@ -126,6 +127,42 @@ def test_a_query_over_a_cache_that_is_not_full(kind):
     out = np.full(graph.outputs[0].tensor.static, 7, kind)
     interpret(schedule.func, *(given.get(buffer, out) for buffer in schedule.func.buffers))
     np.testing.assert_allclose(out, wanted(graph, whole), rtol=4e-3, atol=4e-3)
+
+
+STREAMED = {
+    "parts": ((1, 2, 1, 70, 32, 32), (SCALED,), 32, "bfloat16", {"rows": 8, "loads": 2}),
+    "one part, a mask": ((1, 1, 2, 20, 32, 32), (SCALED, ("add", 0.0, (1, 1, 2, 20))), 32, "float16", {"rows": 8}),
+    "float32, hidden keys": (
+        (1, 1, 3, 20, 16, 16),
+        (SCALED, ("allow", 0.0, (1, 1, 3, 20))),
+        16,
+        "float32",
+        {"rows": 8},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_few_queries_read_keys_once(name):
+    """Keys and values come in vectors of 16 bytes, as narrow as they are, and become float32 in registers."""
+    sizes, steps, part, kind, point = STREAMED[name]
+    graph = one_node(sizes, steps, dtype=kind, empty_rows=1)
+    graph.nodes[0].attributes["padded"] = [sizes[2], -(-sizes[3] // part) * part, sizes[5], part]
+    arrays = arrays_of(graph)
+    schedule, given = program_of(graph, arrays)
+    sketch = attention_stream.match(unit_of(schedule, SCORES, CUDA))
+    sketch.apply({"loads": 2, **point})
+    verify(schedule.func)
+    lowered = CUDA.lower(schedule.func)
+    out = np.full(graph.outputs[0].tensor.static, 7, graph.outputs[0].tensor.numpy)
+    with np.errstate(all="ignore"):
+        interpret(lowered, *(given.get(buffer, out) for buffer in schedule.func.buffers))
+    loose = 1 if kind == "float32" else 40
+    want = wanted(graph, arrays).astype(np.float32)
+    np.testing.assert_allclose(out.astype(np.float32), want, rtol=2e-4 * loose, atol=2e-5 * loose)
+    source = CUDA.generate(lowered).source
+    assert ("float_x4" if kind == "float32" else "uint16_x8") + " *)(in1" in source
+    assert "launch_bounds__(32, " in source, "the compiler has to know how many blocks there are beside"
 
 
 @pytest.mark.parametrize("name", ["odd everything", "causal parts"])

@@ -92,7 +92,7 @@ def test_a_report_that_cannot_be_written_is_said_before_the_search(cache, capsys
 @pytest.mark.slow
 def test_a_model_is_tuned_and_the_same_command_goes_on(cache, capsys, monkeypatch):
     monkeypatch.setitem(models.MODELS, "little", little)
-    monkeypatch.setattr("weft.tuner.model.PAIR_SECONDS", 0.05)
+    monkeypatch.setattr("weft.tuner.settings.PAIR_SECONDS", 0.05)
     words = ["tune", "little", "--budget", "1h", "--trials", "2", "--threads", "1", "--cost-model", "analytic"]
     first = figures(capsys, *words, "--report", str(cache / "report.html"))
     assert first["trials"] == 2 and first["tasks"][0]["gain"] >= 1.0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import weft
 from tests.tuner.small import TARGET, Pretending, product
+from weft.cli.main import main
 from weft.cli.tune_report import write_report
 from weft.compiler.kernels.build import _CACHE
 from weft.core.errors import ArgumentError
@@ -18,6 +20,7 @@ from weft.models.builder import Builder
 from weft.plan.overrides import Records, recording
 from weft.schedule.trace import Step, Trace
 from weft.tuner.algorithms import choose_algorithms
+from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
 from weft.tuner.records import TuneError
@@ -187,6 +190,26 @@ def test_algorithms_are_chosen_by_the_time_of_the_model(own_records):
     assert any(list(labels.values()) == ["direct"] * 2 for labels in tried) and "WinogradConv" not in chosen
 
 
+def test_forms_are_tried_by_what_they_concern_and_exported(own_records, tmp_path):
+    """The whole model first, then convolutions (every exact tile, also one that the counts do not like), then places
+    where kernels end; what was chosen goes with an export."""
+    made, tried = forms_tried(convolutions(), "apart")
+    kinds = [label.partition(" for ")[2] for label, _, _ in made.algorithms]
+    convs = [one for one in kinds if one == "convolutions"]
+    first = [one for one in kinds if one in ("layouts", "channels")]
+    assert kinds[: len(first)] == first and kinds[len(first) : len(first) + len(convs)] == convs
+    assert made.chose_algorithms and kinds[-1] == "Relu"
+    if TARGET.vector_bytes >= 16:  # two of direct, tiles of 2, tiles of 4 are not what the model has
+        assert len(convs) == 2
+    file = str(tmp_path / "export.jsonl")
+    assert main(["db", "export", file]) == 0
+    assert main(["db", "import", file, "--database", str(tmp_path / "other.sqlite")]) == 0
+    with Database() as here, Database(tmp_path / "other.sqlite") as there:
+        assert here.forms() and here.accepted(made.target).algorithms == there.accepted(made.target).algorithms
+    (tmp_path / "bad.jsonl").write_text('{"form": ["graph", 3]}')
+    assert main(["db", "import", str(tmp_path / "bad.jsonl")]) == 1
+
+
 @pytest.mark.parametrize("liked", ["plain", "apart", "fp32"])
 def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
     """Layouts between kernels, where kernels part, and precision: what is put into use holds from then on."""
@@ -215,8 +238,21 @@ def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
     assert f"{liked} for" in str([label for label, _, ratio in made.algorithms if ratio > 1])
 
 
+def test_constants_are_as_far_away_as_the_model_leaves_them(graph, own_records):
+    """So many copies take turns in a trial that they fill the second cache; the last one as far as the model does."""
+    made = make_tuning(graph, "30s", threads=1, model="analytic")
+    made._profile = lambda records, module=None: [2.0, 1.0]
+    made.prepare()
+    task = made.tasks[0]
+    size = sum(array.nbytes for array in task.constants.values())
+    assert task.around == sum(array.nbytes for array in made.made.constants.values()) > size
+    small = replace(task, target=replace(task.target, cache_bytes=(1 << 10, 8 * size, 32 * size)))
+    copies = [len(Bench(replace(small, around=many * size), 1).planned._bound) for many in (1, 40, 999)]
+    assert all(abs(found - want) <= want // 8 for found, want in zip(copies, (17, 41, 65))), copies
+
+
 def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):
-    monkeypatch.setattr("weft.tuner.model.PAIR_SECONDS", 0.01)
+    monkeypatch.setattr("weft.tuner.settings.PAIR_SECONDS", 0.01)
     made = make_tuning(graph, "30s", threads=1, model="analytic")
     made.prepare()
     default = {task.key: task.default() for task in made.tasks}

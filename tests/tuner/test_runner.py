@@ -154,6 +154,31 @@ def test_a_fault_is_a_row(bench, good, monkeypatch):
     assert outcome.status is Status.FAULT and "out of memory" in outcome.detail
 
 
+def test_points_are_built_beside_each_other_and_run_one_by_one(bench, good, tmp_path, monkeypatch):
+    """Each waits, while it is built, for the others to be built too; no run begins before the last is built."""
+    monkeypatch.setattr("weft.tuner.runner.get_threads", lambda: 3)
+    said, trial = os.open(tmp_path / "said", os.O_RDWR | os.O_CREAT | os.O_APPEND), Bench.trial
+
+    def meet():
+        os.write(said, b"b")
+        end = time.monotonic() + 60
+        while os.fstat(said).st_size < 3:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+    def noted(self, kernel):
+        os.write(said, b"(")
+        made = trial(self, kernel)
+        os.write(said, b")")
+        return made
+
+    monkeypatch.setattr(Bench, "trial", noted)
+    crash = planted(good, lambda: (meet(), os.kill(os.getpid(), signal.SIGSEGV)))
+    points = [(planted(good, meet), good[1]), (crash, good[1]), (planted(good, meet), good[1])]
+    found = [one.status for one in LocalRunner().measure(bench, points)]
+    assert found == [Status.OK, Status.CRASH, Status.OK] and (tmp_path / "said").read_text() == "bbb()()"
+
+
 def test_what_counts_as_the_same_result():
     a = np.linspace(-1, 1, 100, dtype=np.float32)
     assert not difference([a], [a * (1 + 1e-5)]) and "apart" in difference([a], [a * 1.01])

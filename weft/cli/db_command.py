@@ -2,7 +2,7 @@
 
 stats              how many there are, for which machines and compilers; failures by kind; models
 best [TASK]        the best of each task of this machine, and the steps of one
-export FILE        all measurements as lines of JSON
+export FILE        all measurements as lines of JSON, and the forms that were chosen for models
 import FILE        those of an export; schedules in use there are put into use for programs that have none
 merge FILE         those of another database
 prune              removes what other compilers measured; --failures, --best N
@@ -11,9 +11,11 @@ prune              removes what other compilers measured; --failures, --best N
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen, seconds
@@ -21,7 +23,7 @@ from weft.cli.sources import count
 from weft.schedule.trace import Trace
 from weft.targets.registry import find_target
 from weft.tuner.database import Database
-from weft.tuner.records import Record, Status, compiler_version, machine_key
+from weft.tuner.records import Record, Status, TuneError, compiler_version, machine_key
 
 ACTIONS = ("stats", "best", "export", "import", "merge", "prune")
 
@@ -125,14 +127,28 @@ def _figure(record: Record) -> str:
     return seconds(value) if record.unit == "seconds" else f"{value:,.0f} {record.unit}"
 
 
+def _form(line: str) -> list[Any]:
+    """A form of a model, of a line of an export."""
+    try:
+        graph, machine, version, labels, gain, model, at = json.loads(line)["form"]
+        known = {str(key): str(label) for key, label in json.loads(labels).items()}
+        return [str(graph), str(machine), str(version), json.dumps(known), float(gain), str(model), float(at)]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise TuneError(f"this is no form of a model ({error}): {line[:120]!r}") from None
+
+
 def _change(database: Database, given: argparse.Namespace, screen: Screen) -> None:
     if given.action == "export":
         records = database.records()
-        Path(given.file).write_text("".join(f"{record.to_json()}\n" for record in records), encoding="utf-8")
+        lines = [*(record.to_json() for record in records), *(json.dumps({"form": row}) for row in database.forms())]
+        Path(given.file).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         screen.line(f"wrote {len(records)} measurements to {given.file}, {sum(r.used for r in records)} of them in use")
     elif given.action == "import":
         text = Path(given.file).read_text(encoding="utf-8", errors="replace")
-        new = database.add([Record.from_json(line) for line in text.splitlines() if line.strip()])
+        lines = [line for line in text.splitlines() if line.strip()]
+        records = [Record.from_json(line) for line in lines if not line.startswith('{"form"')]
+        database.forms([_form(line) for line in lines if line.startswith('{"form"')])
+        new = database.add(records)
         screen.line(f"{new} new measurements from {given.file}")
     elif given.action == "merge":
         screen.line(f"{database.merge(Path(given.file))} new measurements from {given.file}")

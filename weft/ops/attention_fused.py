@@ -83,6 +83,9 @@ STEPS = {
 ALONE = ("scale", "causal")
 """Steps without an operand."""
 
+HIDING = ("causal", "until", "allow")
+"""Steps that leave a score as it is, or make it minus infinity."""
+
 _MINUS = float("-inf")
 _FAR = 1e38
 """Numbers beyond are not multiplied by units: they would leave the range."""
@@ -510,13 +513,13 @@ def _narrow_in_parts(
 ) -> tuple[te.Tensor, te.Tensor]:
     """The same of narrow operands: powers of two, of which multiplying by one number makes powers of e.
 
-    A factor that is the only step is left to the powers: the top of a row is the same without it.
+    A factor before steps that only hide keys is left to the powers: the top of a row is the same without it.
     """
     kind, wide, unit = keys.dtype, "float32", math.log2(math.e)
-    alone = [number for _, number in steps] if [step for step, _ in steps] == ["scale"] else []
-    late = alone[0] * unit if alone and 0 < alone[0] * unit <= 1 else None
+    hiding = bool(steps) and steps[0][0] == "scale" and all(step in HIDING for step, _ in steps[1:])
+    late = steps[0][1] * unit if hiding and 0 < steps[0][1] * unit <= 1 else None
     scores = _scores_in_parts(queries, keys, part)
-    masked = _masked_in_parts(scores, operands, *(([], limits) if late else (steps, limits, unit)))
+    masked = _masked_in_parts(scores, operands, *((steps[1:], limits) if late else (steps, limits, unit)))
     shape, j = scores.shape[:4], [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
     lowest = te.const(float(np.finfo(wide).min), wide)
 

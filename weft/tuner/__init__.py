@@ -1,19 +1,12 @@
 """The tuner: faster schedules than the planner's, found by measuring, guided by a learned cost model.
 
-    records      a measurement as a row; what a failure is called
-    database     all measurements, and which schedules are in use
-    task         a program that can be measured by itself; the tasks of a model
-    space        every point of every sketch of a task, as columns
-    cost_models  what a point is expected to take: analytic, learned, nothing known
-    shipped      what was learnt ahead, on a machine of this kind
-    explorers    which points to measure next
-    bench        builds, checks and times one point
-    runner       does that in children, which may crash or hang
-    search       the loop: propose, measure, write down, learn
-    algorithms   other forms of a whole model
-    model        a whole model: time shared among tasks, a set of schedules accepted when the model is faster
-    template     spaces that a user writes
-    view         what one sees of it (a report: weft/cli/tune_report.py)
+    records, database           measurements as rows, which schedules are in use
+    task, space, template       programs that can be measured by themselves, their points, spaces that a user writes
+    cost_models, shipped        what a point is expected to take; what was learnt ahead, on a machine of this kind
+    explorers, search           which points are next; the loop: propose, measure, write down, learn
+    bench, runner               builds, checks and times one point, in children that may crash or hang
+    algorithms, model, view     a whole model: its forms, its time shared among tasks, what is seen of it
+    settings                    the numbers that steer all this
 
 Nothing imports this package but the command line, and `weft.compile` and `weft.tune` when they are asked to tune.
 """

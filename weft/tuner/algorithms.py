@@ -7,7 +7,7 @@ turns with what stands. What makes it faster stays, and the next choice is tried
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,12 +17,10 @@ from weft.graph.passes.algorithms import DIRECT
 from weft.graph.passes.fuse import APART
 from weft.graph.structural import structure_key
 from weft.plan.overrides import Records
+from weft.tuner.settings import LEAST_GAIN, SHARE
 
 if TYPE_CHECKING:
     from weft.tuner.model import Tuning
-
-SHARE = 0.3  # the part of the time that may go into this
-LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
 
 
 class Choice(NamedTuple):
@@ -40,7 +38,7 @@ def choices_of(
     """What there is to choose in a model that was compiled with some labels: what concerns all of it first, then
     convolutions, then where kernels end; of these what takes longest, by the seconds of the kernel of each node."""
     found: dict[str, Choice] = {}
-    taken: Counter[str] = Counter()
+    taken: dict[str, float] = defaultdict(float)
 
     def add(key: str, kind: str, name: str, has: str | None = None) -> None:
         made = Choice(kind, [], offered[name], has or chosen.get(name, offered[name][0]))
@@ -67,7 +65,7 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
     graph, in_use = structure_key(tuning.graph), tuning.database.accepted(tuning.target)
     labels = dict(in_use.algorithms.get(graph, {}))
     until = (1.0 - SHARE) * tuning.left
-    lasts = 0.5 * tuning.model_seconds  # most of its kernels are compiled by now
+    lasts = tuning.model_seconds
     seconds = {name: task.seconds / task.calls for task in tuning.tasks for name in task.nodes}
     for kind, names, choices, has in choices_of(tuning.made, tuning.offered, labels, seconds):
         for label in (one for one in choices if one != has):

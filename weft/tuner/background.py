@@ -1,9 +1,5 @@
 """Tuning beside a service: a child at idle priority measures, and better kernels are swapped in between calls.
 
-    module = weft.compile(model, tune="background")      answers at once, as without tuning
-    module.tuning.said                                   what it did, in sentences
-    module.tuning.stop()                                 ends it
-
 The child is forked when the model is compiled, writes what it measures like any other search, and puts schedules into
 use by the same rule: the whole model measured faster, its results within the tolerance of a trial. A thread of this
 process then compiles the model again, with what is in use, and gives the module its new code: a call that has begun
@@ -20,14 +16,13 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.errors import WeftError
+from weft.runtime.threads import set_threads
 from weft.tuner.model import Tuning
 from weft.tuner.runner import ChildError, Say, in_child
+from weft.tuner.settings import IDLE, PATIENCE
 from weft.tuner.view import summary
 
 logger = logging.getLogger("weft.tuner")
-
-IDLE = 19  # how nice the child is to everybody else
-PATIENCE = 4.0  # the child may take so many times its budget: at idle priority it waits for others
 
 
 class Background:
@@ -74,6 +69,7 @@ class Background:
 
         self._tuning.database = Database(self._tuning.database.path)  # a connection does not survive a fork
         self._tuning.started = time.monotonic()
+        set_threads(1)  # what is built takes one core
         self._tuning.run()
         return ("+ " if self._tuning.kept or self._tuning.chose_algorithms else "") + summary(self._tuning)
 

@@ -21,31 +21,19 @@ import numpy as np
 from weft.builder import Built, DeviceBuilt
 from weft.compiler.kernels.build import Packing, lift_scheduled
 from weft.compiler.kernels.program import GroupProgram
-from weft.compiler.lowering.weights import LEAST_BYTES, WeightBlocks
+from weft.compiler.lowering.weights import WeightBlocks
 from weft.compiler.steps import aligned_array
+from weft.core import model
 from weft.core.errors import InternalError, RuntimeFault, WeftError
 from weft.loop.ir import Func
 from weft.loop.verifier import verify
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
 from weft.targets.base import Target
+from weft.tuner import settings
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 from weft.tuner.task import Task
-
-SAMPLE_SECONDS = 300e-6  # a call that takes less is repeated until a sample lasts that long
-ROUNDS, MOST_ROUNDS, LEAST_SECONDS = 6, 40, 0.04
-"""Turns of a pair, the first for warming up: more of them until so much time has passed, which is little beside
-building. What shares a core with others is as fast as alone for milliseconds at a time."""
-
-DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
-BUSY = 0.2  # the share of the time that others may take before more turns are needed
-COLD, MOST_COPIES = 2, 128
-"""Copies of constants fill the second cache of a core so many times, if they are not more than so many."""
-
-HOPELESS = 1.6  # a point that takes so many times as long as the default after two turns is not measured further
-TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
-"""How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
 
 Call = Callable[[int], None]
 """Runs a kernel so many times."""
@@ -82,11 +70,13 @@ class Kernel:
                 if parameter >= len(task.program.inputs):
                     self.results.append(own[at])
         size = sum(one.nbytes for one in fixed.values())
-        copies = min(MOST_COPIES, 1 + COLD * task.target.cache_bytes[1] // size) if size else 1
+        second, last = (settings.COLD * task.target.cache_bytes[at] for at in (1, -1))
+        filled = max(second, min(task.around, last, settings.MOST_COLD))
+        copies = min(settings.MOST_COPIES, 1 + filled // size) if size else 1
         self._bound: list[Any] = []
         for _ in range(copies):
             for at, one in fixed.items():
-                own[at] = blocks.copy(one) if one.nbytes >= LEAST_BYTES else aligned_array(np.array(one))
+                own[at] = blocks.copy(one) if one.nbytes >= model.NEAR_BYTES else aligned_array(np.array(one))
             self._bound.append(tuple(own[at] for at in range(len(self.parameters))))
         turns = list(map(self.function._fast, self._bound))
         if None in turns:
@@ -218,13 +208,13 @@ class Bench:
             return Outcome(Status.WRONG, detail=wrong, trace=trace)
         if isinstance(default, DeviceKernel) and isinstance(kernel, DeviceKernel):
             timers = [default.timer(), kernel.timer()]
-            times = [[sum(timer()) for timer in timers] for _ in range(DEVICE_ROUNDS)]
+            times = [[sum(timer()) for timer in timers] for _ in range(settings.DEVICE_ROUNDS)]
             baseline, seconds = map(min, zip(*times[1:]))
             return Outcome(Status.OK, seconds, baseline, trace=trace)
         default.bind(self.arrays)  # memory of this process, as the candidate's
         (baseline, seconds), busy = in_turns([default.run, kernel.run], self.threads)
         if seconds < baseline:  # perhaps by luck: the worse of two answers counts
-            rounds = ROUNDS if busy < BUSY else 2 * ROUNDS
+            rounds = settings.ROUNDS if busy < settings.BUSY else 2 * settings.ROUNDS
             (base, again), other = in_turns([default.run, kernel.run], self.threads, rounds)
             if base / again < baseline / seconds:
                 baseline, seconds, busy = base, again, max(busy, other)
@@ -238,7 +228,7 @@ def _short(error: BaseException) -> str:
 def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
     """Where results are no other order of the same sums; empty where they are the same."""
     for want, have in zip(expected, found, strict=True):
-        if want.dtype.name not in TOLERANCE:
+        if want.dtype.name not in settings.TOLERANCE:
             if not np.array_equal(want, have):
                 return f"{int(np.sum(want != have))} of {want.size} elements differ"
             continue
@@ -248,19 +238,19 @@ def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
         left, right = (np.nan_to_num(one, posinf=0, neginf=0) for one in (left, right))
         scale = float(np.sqrt(np.mean(left**2))) if left.size else 0.0
         apart = np.abs(left - right) / (np.abs(left) + scale + 1e-30)
-        if left.size and float(apart.max()) > TOLERANCE[want.dtype.name]:
+        if left.size and float(apart.max()) > settings.TOLERANCE[want.dtype.name]:
             return f"results lie {float(apart.max()):.2g} of their magnitude apart"
     return ""
 
 
-def in_turns(calls: Sequence[Call], threads: int, rounds: int = ROUNDS) -> tuple[list[float], float]:
+def in_turns(calls: Sequence[Call], threads: int, rounds: int = settings.ROUNDS) -> tuple[list[float], float]:
     """The best time of each call, taken in turns, and the share of the time that others took from us."""
     clock = time.process_time if threads == 1 else time.perf_counter
     times = [_repeats(call, clock) for call in calls]
     best = [float("inf")] * len(calls)
     used, passed = 0.0, 0.0
-    for turn in range(max(rounds, MOST_ROUNDS)):
-        if turn >= rounds and passed > LEAST_SECONDS:
+    for turn in range(max(rounds, settings.MOST_ROUNDS)):
+        if turn >= rounds and passed > settings.LEAST_SECONDS:
             break
         for at, call in enumerate(calls):
             wall, own, begin = time.perf_counter(), time.process_time(), clock()
@@ -270,7 +260,7 @@ def in_turns(calls: Sequence[Call], threads: int, rounds: int = ROUNDS) -> tuple
             used += time.process_time() - own
             if turn:
                 best[at] = min(best[at], taken)
-        if turn == 2 and best[-1] > HOPELESS * best[0]:
+        if turn == 2 and best[-1] > settings.HOPELESS * best[0]:
             break
     return best, max(0.0, 1.0 - used / passed) if passed and threads == 1 else 0.0
 
@@ -281,6 +271,6 @@ def _repeats(call: Call, clock: Callable[[], float]) -> int:
         begin = clock()
         call(times)
         taken = clock() - begin
-        if taken >= SAMPLE_SECONDS:
+        if taken >= settings.SAMPLE_SECONDS:
             return times
-        times = max(2 * times, int(times * SAMPLE_SECONDS / max(taken, 1e-7)) + 1)
+        times = max(2 * times, int(times * settings.SAMPLE_SECONDS / max(taken, 1e-7)) + 1)

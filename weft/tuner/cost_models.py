@@ -1,12 +1,8 @@
 """What a point is expected to be worth, by one interface: higher scores are measured first.
 
-    analytic   the target's own estimate
-    learned    XGBoost on features of points, trained to rank what was measured; it begins with the analytic estimate
-               (its base margin), so that with nothing measured it says what the estimate says: prior + correction
-    alone      the same without the prior, as in the TVM paper, for comparison
-    none       nothing is known
-
-`MODELS` has them by name; another (a network over loop programs, for comparison: benchmarks/trees.py) is put there.
+The learned one is XGBoost on features of points, trained to rank what was measured; it begins with the analytic
+estimate (its base margin), so that with nothing measured it says what the estimate says: prior + correction. `MODELS`
+has them by name; another (a network over loop programs, for comparison: benchmarks/trees.py) is put there.
 
 Points of other tasks whose spaces have the same knobs are learnt from, too, so that the first batch of a task is better
 than the estimate alone. Rank correlation and recall say how well a model did on a batch before it learnt from it.
@@ -22,18 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from weft.core.install import hint
+from weft.tuner.settings import DEPTH, LEAST_POINTS, LEAST_WEIGHT, PRIOR_WEIGHT, RATE, TREES
 
 if TYPE_CHECKING:
     from weft.tuner.space import Space
 
 Array = Any
-
-LEAST_POINTS = 4  # measured points from which something can be learnt
-PRIOR_WEIGHT, LEAST_WEIGHT = 4.0, 0.5
-"""The margin of a point that the analytic estimate takes to be twice as fast: where it ranked what was measured
-rightly, and where it did not."""
-
-TREES, DEPTH, RATE = 40, 3, 0.25  # small trees: a space of a million points is scored as a whole after every batch
 
 
 class Group(NamedTuple):
@@ -41,8 +31,7 @@ class Group(NamedTuple):
 
     features: Array
     prior: Array
-    gains: Array
-    """How many times as fast as the default each is; 0 for those that failed."""
+    gains: Array  # how many times as fast as the default each is; 0 for those that failed
 
 
 class CostModel(Protocol):
@@ -60,8 +49,10 @@ class CostModel(Protocol):
         """What points are worth; higher is better."""
 
 
-class _Knobs:
-    """What knows points by their knobs, and learns nothing from them."""
+class Analytic:
+    """The target's own estimate; nothing is learnt."""
+
+    name = "analytic"
 
     def look(self, space: Space, numbers: Array) -> Array:
         """Knobs, in columns."""
@@ -70,19 +61,13 @@ class _Knobs:
     def fit(self, groups: Sequence[Group]) -> None:
         """Nothing is learnt."""
 
-
-class Analytic(_Knobs):
-    """The target's own estimate."""
-
-    name = "analytic"
-
     def score(self, features: Array, prior: Array) -> Array:
         """The estimate."""
         return np.asarray(prior, np.float32)
 
 
-class Unknown(_Knobs):
-    """Nothing is known of any point."""
+class Unknown(Analytic):
+    """Nothing is known of any point: their scores are random."""
 
     name = "none"
 
@@ -94,7 +79,7 @@ class Unknown(_Knobs):
         return self._random.random(len(prior), np.float32)
 
 
-class Learned(_Knobs):
+class Learned(Analytic):
     """Gradient-boosted trees that rank points, on top of the analytic estimate, or without it."""
 
     def __init__(self, prior: bool = True, seed: int = 0, ahead: Any = None, trees: int = TREES) -> None:

@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.tuner import database_path
 from weft.tuner.records import Outcome, Record, Status, TuneError, compiler_version, machine_key
+from weft.tuner.settings import WRITE_SECONDS
 
 FORMAT = 1  # of the tables
-PATIENCE = 30.0  # seconds that a writer waits for another
 READ_ONLY = "it can only be read, so nothing can be measured: name another folder with WEFT_CACHE_DIR"
 
 _TABLES = """
@@ -49,16 +49,10 @@ CREATE TABLE IF NOT EXISTS models (
     kept INTEGER NOT NULL, at REAL NOT NULL);
 """
 
-_COLUMNS = (
-    "task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace, threads, estimate, at, "
-    "label"
-)
-
-
-_USED = (
-    "EXISTS (SELECT 1 FROM accepted AS a WHERE (a.task, a.machine, a.version, a.trace) = "
-    "(m.task, m.machine, m.version, m.trace) AND m.status = 'ok')"
-)
+_COLUMNS = """task, machine, version, sketch, point, status, seconds, baseline, busy, detail, trace, threads, estimate,
+at, label"""
+_USED = """EXISTS (SELECT 1 FROM accepted AS a WHERE (a.task, a.machine, a.version, a.trace) =
+(m.task, m.machine, m.version, m.trace) AND m.status = 'ok')"""
 
 
 class Database:
@@ -75,7 +69,7 @@ class Database:
             if found.exists() and not (os.access(found, os.W_OK) and os.access(found.parent, os.W_OK)):
                 self.reads_only, self._connection = True, _read_only(found)
                 return
-            self._connection = sqlite3.connect(found, timeout=PATIENCE, isolation_level=None)
+            self._connection = sqlite3.connect(found, timeout=WRITE_SECONDS, isolation_level=None)
             self._connection.execute("PRAGMA journal_mode=WAL")
             self._connection.execute("PRAGMA synchronous=NORMAL")
             _check(found, self._connection, (0, FORMAT))
@@ -129,10 +123,8 @@ class Database:
         used = [(r.task, r.machine, r.version, r.outcome.trace, r.outcome.gain, r.label, r.at) for r in given if r.used]
         with self._transaction() as connection:
             before = connection.total_changes
-            places = ", ".join("?" * len(_COLUMNS.split(",")))
-            connection.executemany(
-                f"INSERT OR IGNORE INTO measurements ({_COLUMNS}) VALUES ({places})", map(_row, given)
-            )
+            into = f"measurements ({_COLUMNS}) VALUES ({', '.join('?' * len(_COLUMNS.split(',')))})"
+            connection.executemany(f"INSERT OR IGNORE INTO {into}", map(_row, given))
             new = connection.total_changes - before
             connection.executemany("INSERT OR IGNORE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)", used)
             return new
@@ -162,9 +154,8 @@ class Database:
                     "SELECT id, ROW_NUMBER() OVER (PARTITION BY task, machine, version ORDER BY status != 'ok', "
                     "seconds / baseline) AS place FROM measurements"
                 )
-                connection.execute(
-                    f"DELETE FROM measurements WHERE id IN (SELECT id FROM ({ranked}) WHERE place > ?)", (best,)
-                )
+                worse = f"SELECT id FROM ({ranked}) WHERE place > ?"
+                connection.execute(f"DELETE FROM measurements WHERE id IN ({worse})", (best,))
             return connection.total_changes - before
 
     def merge(self, other: Path) -> int:
@@ -172,6 +163,7 @@ class Database:
         if not other.is_file():
             raise TuneError(f"there is no file {other}")
         with Database(other) as source:
+            self.forms(source.forms())
             return self.add(source.records())
 
     # --------------------------------------------------------------------------------------------------- in use
@@ -187,10 +179,8 @@ class Database:
             if beside is not None and _texts(self.accepted(target)) != _texts(beside):
                 return False
             connection.executemany("INSERT OR REPLACE INTO accepted VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-            connection.execute(
-                "INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (model, machine, version, before, after, len(rows), now),
-            )
+            row = (model, machine, version, before, after, len(rows), now)
+            connection.execute("INSERT INTO models VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         return True
 
     def accept_algorithms(self, model: str, graph: str, target: Target, labels: Mapping[str, str], gain: float) -> None:
@@ -198,6 +188,12 @@ class Database:
         row = (graph, machine_key(target), compiler_version(), json.dumps(dict(labels)), gain, model, time.time())
         with self._transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO algorithms VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def forms(self, rows: Sequence[Sequence[Any]] = ()) -> list[list[Any]]:
+        """What is chosen for models, as rows; those given are put into use for models that have none."""
+        with self._transaction() if rows else self._explained():
+            self._connection.executemany("INSERT OR IGNORE INTO algorithms VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+            return [list(row) for row in self._connection.execute("SELECT * FROM algorithms ORDER BY at")]
 
     def accepted(self, target: Target) -> Records:
         """What is in use on a machine."""
@@ -214,9 +210,8 @@ class Database:
     def models(self) -> list[tuple[str, str, float, float, int, float]]:
         """What models took: name, machine, seconds before and after, schedules put into use, when."""
         with self._explained():
-            return list(
-                self._connection.execute("SELECT model, machine, before, after, kept, at FROM models ORDER BY at")
-            )
+            rows = self._connection.execute("SELECT model, machine, before, after, kept, at FROM models ORDER BY at")
+            return list(rows)
 
 
 def _texts(records: Records) -> tuple[dict[str, str], Any]:

@@ -13,18 +13,17 @@ from weft.tuner import cost_models
 from weft.tuner.model import Tuning
 from weft.tuner.records import Record
 from weft.tuner.search import Proposer, Search, batch_after
+from weft.tuner.settings import EPSILON, REPLAYED, WITHIN
 from weft.tuner.space import Space
 
 WAYS: dict[str, tuple[str, str, float]] = {
-    "prior + learned": ("prior + learned", "exhaustive", 0.15),
-    "learned alone": ("learned", "annealing", 0.15),
+    "prior + learned": ("prior + learned", "exhaustive", EPSILON),
+    "learned alone": ("learned", "annealing", EPSILON),
     "analytic": ("analytic", "exhaustive", 0.0),
     "genetic": ("none", "genetic", 0.0),
     "random": ("none", "random", 0.0),
 }
 """Ways to search: cost model, explorer, and the share drawn at random."""
-
-NEAR, REPLAYED = 0.98, 128  # within 2 % of the best; trials that are replayed over a measured space
 
 
 def measure_all(tuning: Tuning, search: Search, most: int, observe: Callable[[Tuning, Record | None], None]) -> int:
@@ -78,6 +77,6 @@ def regret_rows(search: Search, seeds: int = 3) -> list[tuple[str, str, str]]:
     for way in ways_here():
         curves = [replay(search.space, search.gains, way, REPLAYED, seed) for seed in range(seeds)]
         regret = np.median([best / max(curve[min(15, len(curve) - 1)], 1e-9) - 1 for curve in curves])
-        needed = np.median([trials_to(curve, NEAR * best) or np.inf for curve in curves])
+        needed = np.median([trials_to(curve, WITHIN * best) or np.inf for curve in curves])
         rows.append((f"{way}, 16 trials", f"{100 * regret:.1f} %", f"{needed:.0f}".replace("inf", f"> {REPLAYED}")))
     return rows

@@ -1,13 +1,7 @@
-"""Which points to measure next: functions of one form, by name in `EXPLORERS`.
+"""Which points to measure next: functions of one form, by name in `EXPLORERS`, that give candidates, best first.
 
-    exhaustive     every point of the space is scored: what a space of up to a million allows in seconds
-    annealing      many walkers at once, each step one knob; worse points are taken less and less often
-    evolutionary   the best by the cost model and children of theirs, generation after generation
-    genetic        children of the best *measured* points; the cost model is not asked
-    random         any
-
-An explorer gives candidates, best first. A batch is made of them here: points that differ in many knobs before those
-that differ in few, and a share of points drawn at random, so that a cost model also learns where it is wrong.
+A batch is made of them here: points that differ in many knobs before those that differ in few, and a share of points
+drawn at random, so that a cost model also learns where it is wrong.
 """
 
 from __future__ import annotations
@@ -17,16 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.tuner.settings import DIVERSE, EPSILON, GENERATIONS, NEAR, POPULATION, STEPS, WALKERS
 from weft.tuner.space import Space
 
 Array = Any
 Score = Callable[[Array], Array]
 """What a model says of points, by their numbers."""
-
-EPSILON = 0.15  # the share of a batch that is drawn at random
-NEAR = -3.0  # drawn are points that are estimated at up to eight times the best: 2 ** -NEAR
-DIVERSE = 0.05  # how much of the spread of scores a knob is worth that no other point of the batch has so
-WALKERS, STEPS, POPULATION, GENERATIONS = 128, 60, 256, 8
 
 
 class Asked(NamedTuple):
@@ -55,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def exhaustive(asked: Asked) -> Array:
-    """The points of the whole space with the best scores."""
+    """The points of the whole space with the best scores: what a space of up to a million allows in seconds."""
     scores, legal = asked.score(asked.space.legal), asked.space.legal
     most = min(len(scores), asked.wanted + len(asked.measured))
     best = np.argpartition(-scores, most - 1)[:most] if most < len(scores) else np.arange(len(scores))

@@ -22,9 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.compiler.kernels.build import program_key, program_text
 from weft.compiler.lowering.graph import lower_graph
-from weft.compiler.lowering.lower import program_of
 from weft.compiler.module import bind_shapes, compile_graph
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.precision import check_precision, machine_of
@@ -39,7 +37,8 @@ from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.targets.registry import find_target
-from weft.tuner.algorithms import LEAST_GAIN, choose_algorithms
+from weft.tuner import settings
+from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
@@ -47,21 +46,7 @@ from weft.tuner.records import Record, TuneError
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
-from weft.tuner.task import Task, tasks_of
-
-WORTH = 0.005  # the share of a model's time below which a task is left alone
-FASTER = 1.002
-"""How much faster a whole model has to be, in the median of pairs measured in turns; and surely not slower."""
-
-LAST_SHARE = 0.15  # the share of the time that is kept for measuring the whole model at the end
-ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
-PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
-"""How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
-after each such share of it less long where the second is surely slower."""
-
-DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
-BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use
-MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
+from weft.tuner.task import Task, keyed, tasks_of
 
 
 def seconds_of(budget: str | float) -> float:
@@ -80,18 +65,16 @@ class Verdict:
 
     before: float
     after: float
-    ratio: float
-    """How many times as fast: the median of pairs."""
+    ratio: float  # how many times as fast: the median of pairs
     tasks: dict[str, float] = field(default_factory=dict)
     """For each task, how many times as fast its calls were inside the model."""
     problem: str = ""
-    least: float = math.inf
-    """The least that the ratio may be, by chance one time in forty."""
+    least: float = math.inf  # the least that the ratio may be, by chance one time in forty
 
     @property
     def is_faster(self) -> bool:
         """Whether the set may be put into use."""
-        return not self.problem and self.ratio >= FASTER and self.least >= 1.0
+        return not self.problem and self.ratio >= settings.FASTER and self.least >= 1.0
 
 
 @dataclass
@@ -105,24 +88,19 @@ class Tuning:
     budget: float
     precision: str | None = None
     threads: int = 1
-    model: str | None = None
-    """The cost model, by name; None: the best that is here."""
+    model: str | None = None  # the cost model, by name; None: the best that is here
     explorer: str | None = None
     seed: int = 0
-    most: int | None = None
-    """Trials, at most; None: as many as there is time for."""
+    most: int | None = None  # trials, at most; None: as many as there is time for
     runner: Runner = field(default_factory=LocalRunner)
     tasks: list[Task] = field(default_factory=list)
     searches: dict[str, Search] = field(default_factory=dict)
-    offered: dict[str, list[str]] = field(default_factory=dict)
-    """What can be chosen in the model (`algorithms.py`)."""
+    offered: dict[str, list[str]] = field(default_factory=dict)  # what can be chosen in the model (`algorithms.py`)
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
     """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
-    chose_algorithms: bool = False
-    """Whether another form of the model was put into use."""
+    chose_algorithms: bool = False  # whether another form of the model was put into use
     made: Graph = field(init=False, repr=False)
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Tasks that cannot be measured, with the reason."""
+    skipped: dict[str, str] = field(default_factory=dict)  # tasks that cannot be measured, with the reason
     trials: int = 0
     started: float = field(default_factory=time.monotonic)
     stage: str = "looking at the model"
@@ -171,7 +149,7 @@ class Tuning:
     def launch_seconds(self, chosen: Records) -> list[float]:
         """What each launch of the model takes."""
         try:
-            return list(json.loads(in_child(lambda say: json.dumps(self._profile(chosen)), MODEL_SECONDS)))
+            return list(json.loads(in_child(lambda say: json.dumps(self._profile(chosen)), settings.MODEL_SECONDS)))
         except ChildError as error:
             own = "; a device that this process has opened is closed to its children: tune in another process"
             raise TuneError(f"{self.name} cannot be measured: {error}{own if self.target.on_device else ''}") from None
@@ -221,9 +199,10 @@ class Tuning:
 
     def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
         self.stage = "searching"
-        last = min(max(LAST_SHARE * self.budget, self.model_seconds + PAIR_SECONDS), 0.3 * self.budget)
+        least, most = settings.LAST_SHARE * self.budget, settings.MOST_LAST * self.budget
+        last = min(max(least, self.model_seconds + settings.PAIR_SECONDS), most)
         total = sum(task.seconds for task in self.tasks) or 1.0
-        worth = [task for task in self.tasks if task.seconds >= WORTH * total] or self.tasks
+        worth = [task for task in self.tasks if task.seconds >= settings.WORTH * total] or self.tasks
 
         def ends() -> bool:
             return self.left <= last or (self.most is not None and self.trials >= self.most)
@@ -257,12 +236,12 @@ class Tuning:
         return {
             key: (trace, search.gain)
             for key, search in self.searches.items()
-            if (trace := search.trace) is not None and search.gain >= LEAST_GAIN
+            if (trace := search.trace) is not None and search.gain >= settings.LEAST_GAIN
         }
 
     def accept(self) -> None:
         """Puts what makes the whole model faster into use."""
-        for _ in range(ACCEPTED):
+        for _ in range(settings.ACCEPTED):
             in_use = self.database.accepted(self.target)
             found = self._faster(in_use)
             verdict = self.verdict
@@ -290,7 +269,8 @@ class Tuning:
     def measure(self, before: Records, after: Records) -> Verdict:
         """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
         try:
-            return Verdict(**json.loads(in_child(lambda say: json.dumps(self._compare(before, after)), MODEL_SECONDS)))
+            text = in_child(lambda say: json.dumps(self._compare(before, after)), settings.MODEL_SECONDS)
+            return Verdict(**json.loads(text))
         except ChildError as error:
             return Verdict(math.inf, math.inf, 0.0, problem=str(error))
 
@@ -306,7 +286,7 @@ class Tuning:
     def _profile(self, records: Records, module: Any = None) -> list[float]:
         """What each launch of the model takes, in whole runs; in a child."""
         module = self._compiled(records) if module is None else module
-        found = module.profile(self._feeds(), threads=self.threads, seconds=PAIR_SECONDS / 3)
+        found = module.profile(self._feeds(), threads=self.threads, seconds=settings.PAIR_SECONDS / 3)
         return [kernel.minimum for kernel in found.kernels if kernel.kind == "kernel"]
 
     def _compare(self, before: Records, after: Records) -> dict[str, Any]:
@@ -317,18 +297,19 @@ class Tuning:
         problem = difference(*([np.asarray(one) for one in result] for result in results))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
         if self.target.on_device:  # by its own clock: copies to it and back are not what was tuned
-            turns = [[sum(self._profile(before, module)) for module in modules] for _ in range(DEVICE_TURNS)]
+            turns = [[sum(self._profile(before, module)) for module in modules] for _ in range(settings.DEVICE_TURNS)]
             times = [list(one) for one in zip(*turns)]
         else:
             times = pairs_in_turns(calls, self.threads == 1)
         gains: dict[str, list[float]] = {}
-        keys, others = map(_keys, modules)
+        made = [module.specializations[0] for module in modules]
+        keys, others = ([keyed(launch, one.graph, one.lowered)[1] for launch in one.launches] for one in made)
         if keys == others:
             profiles = [self._profile(before, module) for module in modules]
             for key, one, other in zip(keys, *profiles):
                 pair = gains.setdefault(key, [0.0, 0.0])
                 pair[0], pair[1] = pair[0] + one, pair[1] + other
-        least, ratio, _ = spread([a / b for a, b in zip(*times)])
+        least, ratio, _ = spread(*times)
         before_, after_ = map(statistics.median, times)
         return {
             "before": before_, "after": after_, "ratio": ratio, "least": least, "problem": problem,
@@ -336,21 +317,12 @@ class Tuning:
         }  # fmt: skip
 
 
-def _keys(module: Any) -> list[str]:
-    """The key of the program of each launch."""
-    one = module.specializations[0]
-    out = []
-    for launch in one.launches:
-        program = program_of(launch, one.graph, one.lowered)
-        fixed = [buffer for value, buffer in program.inputs if value in one.graph.constants]
-        out.append(program_key(program_text(program, fixed)))
-    return out
-
-
-def spread(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The median of ratios, and between which two of them it lies, whatever their distribution, 19 times in 20."""
-    ranked, aside = sorted(ratios), math.sqrt(len(ratios))
-    low = max(0, int(len(ranked) / 2 - aside))
+def spread(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """The median of the ratios of best times in stretches, and between which two of them it lies 19 times in 20."""
+    size = max(1, len(before) // settings.STRETCHES)
+    parts = [slice(at, at + size) for at in range(0, len(before) - size + 1, size)]
+    ranked = sorted(min(before[part]) / min(after[part]) for part in parts)
+    low = max(0, int(len(ranked) / 2 - math.sqrt(len(ranked))))
     return ranked[low], statistics.median(ranked), ranked[-1 - low]
 
 
@@ -358,20 +330,20 @@ def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[l
     """The times of calls that take turns, in an order that changes; processor time where one thread does all."""
     clock = time.process_time if is_alone else time.perf_counter
     times: list[list[float]] = [[] for _ in calls]
-    begun, look = time.perf_counter(), GLANCE
+    begun, look = time.perf_counter(), settings.GLANCE
     for turn in range(10_000):
         order = range(len(calls)) if turn % 2 else reversed(range(len(calls)))
         for at in order:
             begin = clock()
             calls[at]()
             times[at].append(clock() - begin)
-        passed = (time.perf_counter() - begun) / PAIR_SECONDS
+        passed = (time.perf_counter() - begun) / settings.PAIR_SECONDS
         if turn < 10 or passed < look:
             continue
-        least, _, most = spread([a / b for a, b in zip(*times)])
-        if passed > LONGEST or most < 1 or (least > 1 and passed >= 1):
+        least, _, most = spread(*times)
+        if passed > settings.LONGEST or most < 1 or (least > 1 and passed >= 1):
             break
-        look += GLANCE
+        look += settings.GLANCE
     return [one[1:] for one in times]
 
 
@@ -421,7 +393,7 @@ def compile_tuned(
 
         graph = load(getattr(model, "model_proto", model))
     in_background = tune == "background"
-    budget = BACKGROUND_SECONDS if in_background else tune
+    budget = settings.BACKGROUND_SECONDS if in_background else tune
 
     def compiled() -> Any:
         return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)

@@ -25,13 +25,8 @@ from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
 from weft.tuner.bench import Bench
 from weft.tuner.records import Outcome, Status, TuneError
+from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, MOST_LINE, RUN_SECONDS
 from weft.tuner.space import Region
-
-BUILD_SECONDS = 60.0  # the longest that a candidate may take to be built
-RUN_SECONDS = 10.0  # the longest that it may run, besides some hundred times the default's time
-MOST_LINE = 1 << 24
-
-ASK_SECONDS = 0.1  # how often a child that may be stopped is looked after
 
 Say = Callable[[str], None]
 """Sends a line to the parent."""
@@ -267,10 +262,7 @@ class LocalRunner:
 
         answers = _said(*_fork(work), self.build_seconds, running)
         try:
-            for _ in points:
-                outcome = _outcome(answers)
-                if outcome is None:
-                    return
+            while (outcome := _outcome(answers)) is not None:
                 yield outcome
         finally:
             answers.close()

@@ -13,20 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import CostModel, Group, rank_correlation, recall
 from weft.tuner.database import Database
-from weft.tuner.explorers import EPSILON, EXPLORERS, Asked, choose_batch
+from weft.tuner.explorers import EXPLORERS, Asked, choose_batch
 from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
 from weft.tuner.runner import Runner
+from weft.tuner.settings import BATCH, BUILDERS, EARLY, EARLY_BATCH, EPSILON, MOST_OTHERS
 from weft.tuner.space import Space
 from weft.tuner.task import Task
-
-BATCH, EARLY_BATCH, EARLY = 8, 2, 16
-"""Points that are measured before the cost model learns from them: fewer among the first trials, which teach most."""
-
-MOST_OTHERS = 8  # other tasks that a cost model learns from
 
 
 def batch_after(trials: int) -> int:
@@ -41,8 +38,7 @@ class Quality:
     trials: int
     correlation: float
     recall: float
-    regret: float
-    """How much slower than the best so far the point was that it liked best; 0 is none."""
+    regret: float  # how much slower than the best so far the point was that it liked best; 0 is none
 
 
 @dataclass
@@ -106,11 +102,9 @@ class Search:
     database: Database
     best: Record | None = None
     failures: Counter[str] = field(default_factory=Counter)
-    curve: list[tuple[int, float]] = field(default_factory=list)
-    """After so many trials, the best gain."""
+    curve: list[tuple[int, float]] = field(default_factory=list)  # after so many trials, the best gain
     quality: list[Quality] = field(default_factory=list)
-    idle: float = 0.0
-    """Batches of the usual size since something better was found."""
+    idle: float = 0.0  # batches of the usual size since something better was found
     resumed: int = 0
 
     def __post_init__(self) -> None:
@@ -156,7 +150,7 @@ class Search:
     def batch(self) -> int:
         """Points that are measured before the cost model learns from them: more where they are built beside others."""
         beside = self.runner.width * (2 if self.task.target.on_device else 1)
-        return batch_after(self.trials) if beside == 1 else BATCH * beside
+        return max(batch_after(self.trials), min(get_threads(), BUILDERS)) if beside == 1 else BATCH * beside
 
     def round(
         self, count: int, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()

@@ -25,6 +25,7 @@ from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Point, Sketch
 from weft.plan.trace_space import trace_sketch
 from weft.targets.base import Target
+from weft.tuner.settings import CHUNK, MOST_PAIRS, UNSURE
 from weft.tuner.shipped import trained_ahead
 from weft.tuner.task import Task
 
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 
 Array = Any  # a numpy array; numpy's own annotations say no more here
 
-CHUNK = 1 << 16  # points that are scored at a time
-UNSURE = 1.25  # how much longer than the planner's choice the best point of a derived sketch is taken to last
-MOST_PAIRS = 6  # of so many knobs the products of two are features too
-
 
 @dataclass(frozen=True)
 class Region:
@@ -44,12 +41,9 @@ class Region:
 
     sketch: Sketch
     take: Callable[[GroupProgram, Point], None]
-    fresh: Callable[[], GroupProgram]
-    """The program before any step."""
-    scale: float = 1.0
-    """What its estimates are multiplied by."""
-    is_planned: bool = False
-    """Whether the planner chooses among its points."""
+    fresh: Callable[[], GroupProgram]  # the program before any step
+    scale: float = 1.0  # what its estimates are multiplied by
+    is_planned: bool = False  # whether the planner chooses among its points
 
     @functools.cached_property
     def choices(self) -> dict[str, Array]:
@@ -79,41 +73,19 @@ class Region:
         return math.prod(self.sizes)
 
 
-class _Seen:
-    """A pick that notes what there is to choose from."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[int, str, list[Sketch]]] = []
-
-    def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
-        derived = tiled(unit)
-        offered = [*sketches, *([] if derived is None else [derived])]
-        if offered:
-            self.found.append((unit.facts.points * unit.facts.depth, unit.name, offered))
-        return analytic(unit, sketches)
-
-
-class _Wanted:
-    """A pick that gives one unit one point of one sketch, and the others what they get by default."""
-
-    def __init__(self, unit: str, sketch: Sketch, point: Point) -> None:
-        self.unit, self.sketch, self.point = unit, sketch, point
-
-    def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
-        if unit.name == self.unit:
-            derived = tiled(unit) if self.sketch.name == DERIVED else None
-            for sketch in sketches if derived is None else [derived]:
-                if sketch.name == self.sketch.name and sketch.knobs.keys() == self.sketch.knobs.keys():
-                    yield sketch, self.point, 0.0
-                    return
-        yield from analytic(unit, sketches)
-
-
 def _planned(task: Task, unit: str, sketch: Sketch) -> Callable[[GroupProgram, Point], None]:
-    """What takes a point of a target's sketch: the planner, with that point for that unit."""
+    """What takes a point of a target's sketch: the planner, with that point for that unit, the others by default."""
 
     def take(program: GroupProgram, point: Point) -> None:
-        with picking(_Wanted(unit, sketch, point)):
+        def pick(one: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+            derived = tiled(one) if one.name == unit and sketch.name == DERIVED else None
+            for known in sketches if derived is None else [derived]:
+                if one.name == unit and known.name == sketch.name and known.knobs.keys() == sketch.knobs.keys():
+                    yield known, point, 0.0
+                    return
+            yield from analytic(one, sketches)
+
+        with picking(pick):
             program.schedule.plan(task.target, task.fixed)
         tried = [one for one in program.schedule.tried if one.name == sketch.name and one.point == dict(point)]
         if not tried or tried[-1].refused:
@@ -138,10 +110,16 @@ def regions_of(task: Task) -> list[Region]:
 
     Where none of the target's sketches matches, the space around the default trace stands for them.
     """
-    seen = _Seen()
-    with picking(seen):
+    offers: list[tuple[int, str, list[Sketch]]] = []
+
+    def pick(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
+        offered = [*sketches, *([] if (derived := tiled(unit)) is None else [derived])]
+        if sum(sketch.size for sketch in offered) > 1:
+            offers.append((unit.facts.points * unit.facts.depth, unit.name, offered))
+        return analytic(unit, sketches)
+
+    with picking(pick):
         task.fresh().schedule.plan(task.target, task.fixed)
-    offers = [offer for offer in seen.found if sum(sketch.size for sketch in offer[2]) > 1]
     if not offers:
         return [_varied(task)]
     # What only a derived sketch fits may stand beside the real work: parts of Winograd's program that hardly ever run.

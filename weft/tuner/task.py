@@ -34,13 +34,12 @@ class Task:
     key: str
     label: str
     target: Target
-    program: GroupProgram
-    """Never scheduled itself: `fresh` gives copies."""
+    program: GroupProgram  # never scheduled itself: `fresh` gives copies
     constants: Mapping[Value, Array] = field(default_factory=dict, repr=False)
     nodes: tuple[str, ...] = ()  # the names of the nodes that its kernels compute
+    around: int = 0  # bytes of all constants of the model, which a run of it reads between two calls
     calls: int = 1
-    seconds: float = 0.0
-    """What its calls take in one run of the model; 0 where nobody has measured."""
+    seconds: float = 0.0  # what its calls take in one run of the model; 0 where nobody has measured
 
     def fresh(self) -> GroupProgram:
         """The program, to be scheduled."""
@@ -75,20 +74,26 @@ def _shape(buffer: Buffer) -> tuple[int, ...]:
     return tuple(size or 0 for size in sizes)
 
 
+def keyed(launch: Launch, graph: Graph, lowered: Lowered) -> tuple[GroupProgram, str]:
+    """The program of a launch, and its key."""
+    program = program_of(launch, graph, lowered)
+    fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
+    return program, program_key(program_text(program, fixed))
+
+
 def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[float] = ()) -> list[Task]:
     """The tasks of a lowered model, the heaviest first; `seconds` is what each of its launches takes."""
     found: dict[str, Task] = {}
+    around = sum(array.nbytes for array in graph.constants.values())
     launches = [item for item in lowered.items if isinstance(item, Launch)]
     for at, launch in enumerate(launches):
-        program = program_of(launch, graph, lowered)
-        fixed = [buffer for value, buffer in program.inputs if value in graph.constants]
-        key = program_key(program_text(program, fixed))
+        program, key = keyed(launch, graph, lowered)
         names = tuple(node.name for node in launch.nodes if node.name)
         taken = seconds[at] if at < len(seconds) else 0.0
         old = found.get(key)
         if old is None:
             constants = {value: graph.constants[value] for value, _ in program.inputs if value in graph.constants}
-            found[key] = Task(key, launch.kernel.label, target, program, constants, names, 1, taken)
+            found[key] = Task(key, launch.kernel.label, target, program, constants, names, around, 1, taken)
         else:
             found[key] = replace(old, calls=old.calls + 1, seconds=old.seconds + taken, nodes=(*old.nodes, *names))
     return sorted(found.values(), key=lambda task: -task.seconds)

@@ -90,8 +90,5 @@ def template_region(task: Task, template: Template, estimate: Estimate | None = 
             raise  # with its first choices the template may be refused, as any point may
     if not asked.asked:
         raise TuneError("the template asks for no knob: there is nothing to choose")
-
-    def none_known(columns: Columns) -> Any:
-        return np.ones(len(next(iter(columns.values()))))
-
-    return Region(Sketch("template", asked.asked, lambda point: None, estimate or none_known), take, task.fresh)
+    known = estimate or (lambda columns: np.ones(len(next(iter(columns.values())))))
+    return Region(Sketch("template", asked.asked, lambda point: None, known), take, task.fresh)

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from weft.tuner.model import Tuning
 from weft.tuner.records import Record
-
-MOST_ROWS, EVERY_SECONDS = 14, 0.25
+from weft.tuner.settings import EVERY_SECONDS, LINE_SECONDS, MOST_ROWS
 
 
 class View:
@@ -38,7 +37,7 @@ class View:
     def __call__(self, tuning: Tuning, record: Record | None) -> None:
         """Draws what is known now."""
         now = time.monotonic()
-        every = EVERY_SECONDS if self._live is not None else 15.0
+        every = EVERY_SECONDS if self._live is not None else LINE_SECONDS
         if record is not None and now - self._drawn < every:
             return
         self._drawn = now

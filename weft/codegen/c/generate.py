@@ -195,15 +195,16 @@ def _read_scalar(c: Context, param: Var) -> None:
 def _shared_offsets(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[list[int], int]:
     """Where each shared buffer begins, and the bytes in all; groups that may lie over one another begin together."""
     offsets = [0] * len(c.shared)
-    total = end = 0
+    begin = end = 0
     group_of = {name: number for number, group in enumerate(overlay) for name in group}
-    for wanted in range(max(len(overlay), 1)):
-        total = 0
+    for wanted in (None, *range(len(overlay))):
+        total = begin
         for place, (buffer, _, size) in enumerate(c.shared):
-            if group_of.get(buffer.name, 0) == wanted:
+            if group_of.get(buffer.name) == wanted:
                 alignment = max(statements.SHARED_ALIGNMENT, power_of_two(buffer.alignment))
                 offsets[place] = -(-total // alignment) * alignment
                 total = offsets[place] + size
+        begin = total if wanted is None else begin
         end = max(end, total)
     return offsets, end
 

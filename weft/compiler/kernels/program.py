@@ -15,6 +15,7 @@ from typing import Any
 from weft import te
 from weft.compiler.kernels.layouts import apply_layouts
 from weft.compiler.kernels.places import merge_places
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer, Var, const
 from weft.expr.visit import free_vars, substitute
@@ -25,9 +26,6 @@ from weft.graph.passes.layout import Layout
 from weft.graph.shapes import follows, same_shape, tidy
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
-
-EMBEDDED = 1
-"""Constants of at most so many elements become literals of the program."""
 
 
 class NoKernel(WeftError):
@@ -85,12 +83,12 @@ def build_program(
     """
     if not any(has(node, "convolution") for node in nodes):
         block = 1
-    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 else None
+    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 or sizes else None
     if merged is not None:
-        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name)
+        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name, sizes)
         old = {new: value for value, new in merged[1].items()}
         inputs, results = ([(old[value], buffer) for value, buffer in part] for part in (made.inputs, made.outputs))
-        return GroupProgram(made.schedule, tuple(inputs), tuple(results))
+        return GroupProgram(made.schedule, tuple(inputs), tuple(results), sizes=made.sizes)
     made = _built(nodes, outputs, constants, name, sizes)
     touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
     return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
@@ -137,7 +135,7 @@ class _Builder:
             return found
         kind = self.type(value)
         array = self.constants.get(value)
-        if array is not None and array.size == EMBEDDED:
+        if array is not None and array.size == model.EMBEDDED_ELEMENTS:
             literal = const(array.reshape(-1)[0].item(), kind.dtype)
             made: Tensor = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
         else:

@@ -7,7 +7,7 @@ the oldest first, while this process plans further ones, and then makes jobs fro
 
 A process that is forked while other threads run (torch's, BLAS's) finds their locks as they were. LLVM's are taken
 before; for whatever else a child might wait for, nobody depends on one: a job that fails there, or of which nothing is
-heard for `PATIENCE_SECONDS`, is made here. Where there is no fork that other libraries bear (anywhere but on Linux, or
+heard for long, is made here. Where there is no fork that other libraries bear (anywhere but on Linux, or
 beside JAX, which warns of it), and with one thread, this process makes all jobs.
 """
 
@@ -30,16 +30,13 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weft.codegen.llvm.child import nobody_in_llvm
+from weft.core import model
 from weft.runtime.threads import get_threads
 
 logger = logging.getLogger("weft.compiler")
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 30.0
-MOST_CHILDREN = 15
-ENOUGH_JOBS = 3
-"""Jobs that wait when a process is forked for them: a fork copies tables and pages, for some milliseconds."""
 _MOST_JOBS = 1 << 16
 _ROW = struct.Struct("<qqq")
 """What a child tells: which job it has made (-1: it ends), and where the result is."""
@@ -100,7 +97,7 @@ class Workers:
         self._children: list[_Child] = []
         self._claims: mmap.mmap | None = None
         may_fork = sys.platform == "linux" and "jax" not in sys.modules
-        self._most = min(get_threads() - 1, MOST_CHILDREN) if may_fork else 0
+        self._most = min(get_threads() - 1, model.MOST_CHILDREN) if may_fork else 0
 
     def submit(self, job: Job[Any], asked: Callable[[], Any] | None = None) -> None:
         """Has a job made at some time; by others, where they were asked."""
@@ -112,7 +109,7 @@ class Workers:
         if not _is_warm:  # the first loads what all need, in this process and so in its children
             _is_warm = True
             self._try(len(self.jobs) - 1)
-        self._fork(ENOUGH_JOBS)
+        self._fork(model.ENOUGH_JOBS)
 
     def finish(self) -> None:
         """Makes what is not made yet. A job that fails stays as it is: its error is raised to who asks for it."""
@@ -127,7 +124,7 @@ class Workers:
             self._fork(2)
             self._try(at)
         while self._children:
-            self._hear(PATIENCE_SECONDS)
+            self._hear(model.PATIENCE_SECONDS)
         self.jobs = [job for job in self.jobs if not job.is_made]
         for job in self.jobs:
             with suppress(Exception):

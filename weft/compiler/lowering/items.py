@@ -413,13 +413,14 @@ def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelComp
     lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
     together = target.channels_last if lays_out else frozenset()
     compiler.block = max(lanes, 1)
-    tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
+    matrix = target.matrix
+    tile, narrow, deep = (1, 0, 0) if matrix is None else (matrix.rows, matrix.most_bytes, matrix.together)
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, deep, together)
         if laid.layouts and asked("* layouts", "blocked", "plain") == "plain":
             lanes, together = 0, frozenset()
-            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
+            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, deep, together)
         compiler.layouts = laid.layouts
         chosen = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, chosen) & laid.layouts.keys()

@@ -9,7 +9,7 @@
                                                       D[…] = out[…]
                                               @{"shared_overlay": [["x"], ["out"]]}
 
-The buffers stay apart in the program; the annotation tells the code generator that the two groups may begin at the same
+Buffers that are used before and after lie elsewhere. The buffers stay apart in the program; the annotation tells the code generator that the two groups may begin at the same
 place, and the barrier makes sure that no thread still uses the first when another begins with the second. Runs after
 barriers were inserted.
 """
@@ -36,7 +36,7 @@ def overlay_shared(func: Func) -> Func:
     if sum(any(isinstance(x, Allocate) and x.buffer in sizes for x in walk_stmts(s)) for s in blocks) != 1:
         return func  # several kernels with shared memory: each has its own
     for last in sorted(buffers, key=lambda b: -(sizes[b] or 0)):
-        first = [b for b in buffers if b is not last]
+        first = [b for b in buffers if b is not last and _separated(func.body, {b}, last) is not None]
         if min(sizes[last] or 0, sum(sizes[b] or 0 for b in first)) < model.LEAST_OVERLAID:
             continue
         body = _separated(func.body, set(first), last)

@@ -1,4 +1,4 @@
-"""Primitives on loops alone: split, fuse, reorder."""
+"""Primitives on loops alone: split, fuse, reorder, reverse."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
 from weft.expr.bounds import prove
-from weft.expr.nodes import Expr, Var, add, ceildiv, floordiv, floormod, index_expr, int_value, less, mul, product
+from weft.expr.nodes import Expr, Var, add, ceildiv, floordiv, floormod, index_expr, int_value, less, mul, product, sub
 from weft.expr.simplify import simplify
 from weft.expr.text import is_identifier, is_reserved
 from weft.expr.visit import free_vars, uses_any
@@ -170,6 +170,22 @@ def reorder(func: Func, loops: Sequence[str]) -> Result:
     for loop in reversed(new_order):
         body = loop.replace(body=body)
     return Result(replace_last(func, deepest[: start + 1], body))
+
+
+@primitive
+def reverse(func: Func, loop: str) -> Result:
+    """A loop that runs from its end: of blocks of threads, the last begin first.
+
+    rewrite: for i in range(8): S[i]  ->  for i in range(8): S[7 - i]
+    """
+    path = loop_path(func, loop, "reverse")
+    old = loop_of(path)
+    for block in blocks_in(old):
+        found = axes_using(block, {old.var})
+        if found["reduce"] or found["ordered"]:
+            raise ScheduleError("reverse", loop, f"{block.name} sums, or takes steps, in the order of {loop}")
+    mirrored = sub(sub(old.extent, index_expr(1)), old.var)
+    return Result(replace_last(func, path, substitute_loops(func, old, {old.var: mirrored}, loops_on(path)[:-1])))
 
 
 def _check_reorder(func: Func, old: list[For], new: list[For], place: str) -> None:

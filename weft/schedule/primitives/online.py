@@ -1,4 +1,4 @@
-"""Primitives that add up weighed parts as they come: online, stop_at_mask.
+"""Primitives that add up weighed parts as they come: online, stop_at_mask, beneath_peak.
 
 A softmax over parts weighs each by a power of its top beneath the greatest top, which is known when all parts are. One
 pass is enough with a running maximum: what was added up so far is weighed anew whenever a greater top comes.
@@ -38,7 +38,7 @@ from weft.expr.nodes import (
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, substitute, uses_any
-from weft.loop.ir import Axis, Block, For, Func, Let, Stmt, Store, seq
+from weft.loop.ir import Axis, Block, For, Func, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.decompose_init import init_nest
 from weft.loop.passes.support import linear
 from weft.loop.regions import block_regions, conjuncts
@@ -55,8 +55,10 @@ from weft.loop.tree import (
     replace_last,
     taken_names,
     unique_name,
+    without_buffers,
     writers,
 )
+from weft.loop.visit import Mutator
 from weft.schedule.registry import Result, primitive
 
 
@@ -351,3 +353,141 @@ def _paths(func: Func, name: str) -> list[list[Stmt]]:
 
     walk(func.body, [])
     return found
+
+
+@primitive
+def beneath_peak(func: Func, loop: str, powers: str, product: str) -> Result:
+    """Powers of `online`'s parts beneath the running maximum instead of the part's own top; a product adds to its sums.
+
+    rewrite: for p: …; C[i], S[i], P[i] = exp(P[i] - n), exp(T[p, i] - n), n
+                    G[p, i, k] = exp(s - T[p, i]);  l[p, i] += G[p, i, k];  M[p, i, e] += G[p, i, k] * v[p, k, e]
+                    L[i] = L[i] * C[i] + l[p, i] * S[i];  W[i, e] = W[i, e] * C[i] + M[p, i, e] * S[i]
+             ->  for p: …; C[i], P[i] = exp(P[i] - n), n
+                    G[p, i, k] = exp(s - P[i]);  l[p, i] += G[p, i, k]
+                    L[i] = L[i] * C[i] + l[p, i];  W[i, e] = W[i, e] * C[i];  W[i, e] += G[p, i, k] * v[p, k, e]
+
+    `powers` is G, `product` is M, which needs no memory of its own any more.
+    """
+    return _Beneath(func, loop, powers, product).result()
+
+
+class _Beneath:
+    """One application of the primitive."""
+
+    def __init__(self, func: Func, loop: str, powers: str, product: str) -> None:
+        self.func, self.place = func, f"{loop}, {powers}"
+        self.path = loop_path(func, loop, "beneath_peak")
+        self.parts = loop_of(self.path)
+        self.power, self.product = (block_of(block_path(func, name, "beneath_peak")) for name in (powers, product))
+        inside = blocks_in(self.parts)
+        peaks = [block for block in inside if isinstance(block.body, Let)]
+        if not self.parts.annotations.get("online") or len(peaks) != 1 or not {self.power, self.product} <= {*inside}:
+            raise self.fail(f"{loop} is not a loop that `online` made around {powers} and {product}")
+        self.peak = peaks[0]
+        let = self.peak.body
+        assert isinstance(let, Let) and isinstance(let.value, Max) and isinstance(let.value.b, Load)
+        self.top = let.value.b
+        _, share, last = (s for s in let.body.stmts)  # type: ignore[attr-defined]
+        self.share, self.running, self.at = share.buffer, last.buffer, list(last.indices)
+        self.sums = [block for block in readers(self.parts, self.share) if block is not self.peak]
+        self.check()
+
+    def fail(self, reason: str) -> ScheduleError:
+        """The error of this application."""
+        return ScheduleError("beneath_peak", self.place, reason)
+
+    def check(self) -> None:
+        """Raises unless the powers are only summed, and their sums only weighed by the shares."""
+        body, tops = self.power.body, self.top.buffer
+        value = body.value if isinstance(body, Store) else None
+        below = value.args[0].b if isinstance(value, Call) and isinstance(value.args[0], Sub) else None
+        if (
+            value is None
+            or getattr(value, "name", "") not in ("exp", "exp2")
+            or getattr(below, "buffer", None) is not tops
+        ):
+            raise self.fail(f"{self.power.name} is no power of a number beneath {tops.name}")
+        if {block.name for block in readers(self.func.body, tops)} != {self.power.name, self.peak.name}:
+            raise self.fail(f"others than {self.power.name} and {self.peak.name} read {tops.name}")
+        for block in readers(self.func.body, self.power.writes[0].buffer):
+            taken = readers(self.func.body, block.writes[0].buffer)
+            if not _is_sum(block) or any(one not in (block, *self.sums) for one in taken):
+                raise self.fail(f"{block.name} is no sum that is weighed by {self.share.name} alone")
+        if self.product.writes[0].buffer not in {self.weighed(block).buffer for block in self.sums}:
+            raise self.fail(f"{self.product.name} is no sum that is weighed by {self.share.name}")
+
+    def weighed(self, block: Block) -> Load:
+        """What a sum over the parts adds, without its share."""
+        value = block.body.value if isinstance(block.body, Store) else None
+        added = value.b if isinstance(value, Add) and isinstance(value.b, Mul) else None
+        if added is None or not isinstance(added.a, Load) or getattr(added.b, "buffer", None) is not self.share:
+            raise self.fail(f"{block.name} does not add elements times {self.share.name}")
+        return added.a
+
+    def result(self) -> Result:
+        """The new program."""
+        made = {self.peak: self._alone(), self.power: self._lower()}
+        places = list(self.parts.body.stmts) if isinstance(self.parts.body, Seq) else [self.parts.body]
+        buffer = self.product.writes[0].buffer
+        for block in self.sums:
+            body = block.body
+            assert isinstance(body, Store) and isinstance(body.value, Add)
+            element = self.weighed(block)
+            is_main = element.buffer is buffer
+            value = body.value.a if is_main else add(body.value.a, element)
+            made[block] = _with_body(block, Store(body.buffer, body.indices, value))
+            if is_main:
+                made[self.product] = self._in_place(element, body)
+                first, second = (next(s for s in places if b in blocks_in(s)) for b in (self.product, block))
+                places.remove(second)
+                places.insert(places.index(first), second)
+        body = _Blocks(made).stmt(seq(*places))
+        new = replace_last(self.func, self.path, self.parts.replace(body=body))
+        begun = {b: _with_body(b, b.body) for b in writers(new.body, self.share)}
+        return Result(without_buffers(new.replace(body=_Blocks(begun).stmt(new.body)), [buffer, self.share]))
+
+    def _alone(self) -> Block:
+        """The step of the maximum without shares."""
+        let = self.peak.body
+        assert isinstance(let, Let) and isinstance(let.body, Seq)
+        kept = [s for s in let.body.stmts if not (isinstance(s, Store) and s.buffer is self.share)]
+        return _with_body(self.peak, Let(let.var, let.value, seq(*kept)))
+
+    def _lower(self) -> Block:
+        """The powers, beneath the running maximum."""
+        body = self.power.body
+        assert isinstance(body, Store) and isinstance(body.value, Call) and isinstance(body.value.args[0], Sub)
+        number, below = body.value.args[0].a, body.value.args[0].b
+        assert isinstance(below, Load)
+        at = [below.indices[list(self.top.indices).index(index)] for index in self.at]
+        value = Call(body.value.name, (sub(number, Load(self.running, at)),), body.value.dtype)
+        return _with_body(self.power, Store(body.buffer, body.indices, value))
+
+    def _in_place(self, element: Load, main: Store) -> Block:
+        """The product that adds to the sums over the parts, which were weighed anew before."""
+        old = self.product.body
+        assert isinstance(old, Store) and isinstance(old.value, Add)
+        own = dict(zip(element.indices, old.indices))
+        at = [own[index] for index in main.indices]
+        kept = {v for index in at for v in free_vars(index)}
+        body = Store(main.buffer, at, add(Load(main.buffer, at), old.value.b))
+        axes = [
+            axis if axis.kind == "reduce" or axis.var in kept else Axis(axis.var, axis.extent, "ordered")
+            for axis in self.product.axes
+        ]
+        return _with_body(self.product.replace(init=None, axes=axes), body)
+
+
+def _with_body(block: Block, body: Stmt) -> Block:
+    reads, writes = block_regions(body, block.init)
+    return block.replace(body=body, reads=reads, writes=writes)
+
+
+class _Blocks(Mutator):
+    """Blocks in place of others."""
+
+    def __init__(self, made: Mapping[Block, Block]) -> None:
+        self.made = made
+
+    def visit_Block(self, s: Block) -> Stmt:
+        return self.made.get(s, s)

@@ -17,27 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Var
+from weft.expr.nodes import Load, Select, Var
+from weft.expr.visit import uses_any, walk
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, extent, facts_of, names_of
+from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
-from weft.targets.cuda import fragments, mma, wgmma
+from weft.targets.cuda import fragments, mma, producer, stagger, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import attention_stream, model, nest
 
-KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3)}
-"""Groups of 128 threads of a block, each with 64 queries; parts of keys that are fetched or used at a time."""
+KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3, 4), "beside": (0, 1)}
+"""Groups of 128 threads of a block, each with 64 queries; parts of keys that are fetched or used at a time; whether the
+copy engine fetches them, for one more group. With three stages then the second product is a step late (`stagger`)."""
 
 
 class Problem:
     """The sizes of an attention, padded, and the machine that it runs on; `part` is a number or a column."""
 
-    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts) -> None:
-        self.sizes, self.machine = sizes, machine
+    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts, has_boxes: bool) -> None:
+        self.sizes, self.machine, self.has_boxes = sizes, machine, has_boxes
 
     def legal(self, c: Columns) -> Any:
         """Which points fit the machine."""
@@ -45,6 +47,7 @@ class Problem:
             (self.sizes.queries % (wgmma.ROWS * c["groups"]) == 0)
             & (self._shared(c) <= self.machine.shared_bytes)
             & (self._registers(c) <= fit.MOST_REGISTERS)
+            & (self.has_boxes | (c["beside"] == 0))
         )
 
     def cost(self, c: Columns) -> Any:
@@ -58,18 +61,22 @@ class Problem:
         busy = groups * parts * units * (each + of_products * products + of_fetching * fetched)
         part, unit, product, another = fit.ATTENTION_ALONE
         alone = parts * (part + units * (unit + product * products)) * (1 + another * (groups - 1))
-        by_registers = machine.registers // (128 * groups * np.minimum(self._registers(c), 255)).astype(np.int64)
-        by_memory = machine.multiprocessor_shared_bytes // (self._shared(c) + 1024)
-        resident = np.maximum(1, np.minimum(by_registers, by_memory))
+        resident = self.resident(c)
         block, key_part, another = fit.ATTENTION_BLOCK
         ends = (block + key_part * units) * (1 + another * (groups - 1))
         cycles = np.maximum(rounds * (busy + ends), ceildiv(rounds, resident) * alone) + fit.ATTENTION_START
+        late = np.where(c["beside"] & (c["stages"] > 2), fit.ATTENTION_LATE, 1.0)
         # Of stages that cost the same, the fewest.
-        return (cycles + c["stages"]) / (machine.gigahertz * 1e9)
+        return (cycles * late + c["stages"]) / (machine.gigahertz * 1e9)
+
+    def resident(self, c: Columns) -> Any:
+        """Blocks that a multiprocessor holds."""
+        threads = 128 * (c["groups"] + c["beside"])
+        return model.resident_blocks(self.machine, threads, self._registers(c).astype(np.int64), self._shared(c))
 
     def _registers(self, c: Columns) -> Any:
-        fixed, part, value = fit.ATTENTION_REGISTERS
-        return fixed + part * c["part"] + value * self.sizes.value_size
+        fixed, part, value, beside = fit.ATTENTION_REGISTERS
+        return fixed + part * c["part"] + value * self.sizes.value_size + beside * c["beside"]
 
     def _shared(self, c: Columns) -> Any:
         fetched = c["stages"] * c["part"] * (self.sizes.size + self.sizes.value_size)
@@ -83,10 +90,14 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
     for groups in KNOBS["groups"]:
         for part in fit.ATTENTION_PARTS:
             queries, keys = _up(sizes.queries, wgmma.ROWS * groups), _up(sizes.keys, part)
-            problem = Problem(sizes._replace(queries=queries, keys=keys, size=size, value_size=width), machine)
-            c = {"groups": np.asarray(groups), "part": np.asarray(part), "stages": np.asarray(2)}
-            if width in fragments.WIDTHS and problem.legal(c):
-                found.append((float(problem.cost(c)), (queries, keys, width, part, size)))
+            padded = sizes._replace(queries=queries, keys=keys, size=size, value_size=width)
+            problem = Problem(padded, machine, (size, width) == (sizes.size, sizes.value_size))
+            grids = np.meshgrid(*list(KNOBS.values())[1:], indexing="ij")
+            c = dict(zip(list(KNOBS)[1:], (grid.ravel() for grid in grids)))
+            c |= {"groups": np.asarray(groups), "part": np.asarray(part)}
+            cost = np.where(problem.legal(c), problem.cost(c), np.inf)
+            if width in fragments.WIDTHS and np.isfinite(cost.min()):
+                found.append((float(cost.min()), (queries, keys, width, part, size)))
     return min(found)[1] if found else None
 
 
@@ -122,26 +133,41 @@ def match(unit: Unit) -> Sketch | None:
     batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
     width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
     sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
-    problem = Problem(sizes, nest.threads_of(unit.target))
+    has_boxes = all(_is_box(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES))
+    problem = Problem(sizes, nest.threads_of(unit.target), has_boxes)
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
-    steps = _Steps(unit, kind, part, width, found.depth)
+    steps = _Steps(
+        unit, kind, part, width, lambda point: int(problem.resident(at({k: np.asarray(v) for k, v in point.items()})))
+    )
     cost, legal = (lambda c: problem.cost(at(c))), (lambda c: problem.legal(at(c)))
     return Sketch("attention of warp groups", KNOBS, steps.apply, cost, legal)
+
+
+def _is_box(facts: Facts) -> bool:
+    """Whether the copy engine may fetch tiles of an operand: whole rows of it, up to an end that is known."""
+    value = facts.store.value if facts.store is not None else None
+    while isinstance(value, Select):
+        if uses_any(value.condition, {facts.spatial[-1].var}) or any(
+            isinstance(e, Load) for e in walk(value.condition)
+        ):
+            return False
+        value = value.then
+    return isinstance(value, Load)
 
 
 class _Steps:
     """The schedule, from the output to the inputs."""
 
-    def __init__(self, unit: Unit, kind: mma.Kind, part: int, width: int, depth: int) -> None:
+    def __init__(self, unit: Unit, kind: mma.Kind, part: int, width: int, held: Callable[[Point], int]) -> None:
         self.s, self.target, self.kind = unit.schedule, unit.target, kind
-        self.part, self.width, self.depth = part, width, depth
+        self.part, self.width, self.held = part, width, held
 
     def apply(self, point: Point) -> None:
         """All the steps."""
-        s, self.groups = self.s, point["groups"]
+        s, self.groups, self.resident = self.s, point["groups"], self.held(point)
         if fused.SHARE in names_of(s):
             s[fused.SHARE].compute_inline()
         final = s[general.reader_of(s, fused.WHOLE).name]
@@ -152,6 +178,7 @@ class _Steps:
         for name in order:
             nest.attach(s[name], whole, parts, "wgmma.c" if name in tiles else "wgmma.row", exact=False)
         s.apply("stop_at_mask", loop=parts.name, block=fused.MASKED)
+        s.apply("beneath_peak", loop=parts.name, powers=fused.GROWN, product=fused.MIXED)
         for name in (fused.VALUES, fused.KEYS):
             self.fetch(s[name], whole, parts)
         self.fetch(s[fused.QUERIES], final, place)
@@ -161,8 +188,14 @@ class _Steps:
         for name, reduced in ((fused.TOP, fragments.MAX), (fused.TOTAL, fragments.SUM)):
             row = nest.free_loops(s[name])[-2]
             s[name].tensorize(row, f"{reduced}_{self.part}")
+        if nest.extent_of(whole, parts, 0) == 0:
+            s.apply("reverse", loop=self.tile.name)  # rows differ in length: the longest begin first
         queries = s[fused.QUERIES].block.writes[0].buffer.name
         nest.fetch_ahead(whole, parts, point["stages"], before=[queries])
+        if point["beside"]:
+            whole.annotate(producer.BULK, True, parts)
+            if point["stages"] > 2:
+                whole.annotate(stagger.STAGGER, True, parts)
 
     def blocks(self, final: Stage) -> Var:
         """A block of threads for each tile of queries of the block that writes the result; gives the innermost loop."""
@@ -170,13 +203,14 @@ class _Steps:
         *around, query, element = (loops[at] for at in general.positions(final.block, fused.WHOLE))
         tile, row = final.split(query, factor=self.groups * wgmma.ROWS)
         final.reorder(*around, tile, row, element)
-        place = tile
+        place = self.tile = tile
         if self.groups > 1:
             place, row = final.split(row, factor=wgmma.ROWS)
             final.bind(place, "threadIdx.y")
         if nest.extent_of(final, element) != self.width:
             _, element = final.split(element, factor=self.width)
         final.bind(tile, "blockIdx.x")
+        final.annotate("resident", self.resident, tile)
         final.bind(nest.fuse_all(final, around), "blockIdx.y")
         final.annotate(fragments.FRAGMENT, "rows", row)
         final.annotate(fragments.FRAGMENT, "columns", element)

@@ -31,7 +31,7 @@ import numpy as np
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
-from weft.expr.bounds import Ranges
+from weft.expr.bounds import Ranges, prove
 from weft.expr.nodes import (
     LE,
     LT,
@@ -49,8 +49,11 @@ from weft.expr.nodes import (
     Sub,
     Var,
     add,
+    floordiv,
+    floormod,
     index_expr,
     int_value,
+    less,
     mul,
     sub,
 )
@@ -95,16 +98,16 @@ class Box:
         """Bytes of the tile."""
         return self.lines * math.prod(self.box) * self.tile.dtype.bytes
 
-    def copies(self, tile: Buffer, stage: Expr, barrier: Address) -> Stmt:
-        """The copies into one part of a tile of several parts."""
+    def copies(self, tile: Buffer, stage: Expr | None, barrier: Address) -> Stmt:
+        """The copies into a tile, or into one part of a tile of several parts."""
         source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
         made = []
         for line in range(self.lines):
-            inside = [index_expr(0)] * (len(tile.shape) - 1)
+            inside = [index_expr(0)] * (len(tile.shape) - (stage is not None))
             if self.lines > 1:
                 inside[-3] = index_expr(line)
             corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
-            to = Address(tile, [stage, *inside], "w")
+            to = Address(tile, inside if stage is None else [stage, *inside], "w")
             made.append(call(COPY, to, source, barrier, len(self.box), *self.shape, *self.strides, *self.box, *corner))
         return seq(*made)
 
@@ -118,10 +121,14 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
     if not isinstance(fill, Store) or fill.predicate is not None or fill.buffer.strides is not None:
         return None
     load, tests = _copied(fill.value)
-    if load is None or not _takes(load.buffer, fill.buffer) or 0 in loops.values():
+    if load is None or 0 in loops.values():
         return None
     shape = [int_value(size) or 0 for size in load.buffer.shape]
     seen = _Seen(fill, loops, ranges)
+    if len(shape) == 1:
+        return seen.in_rows(load, tests, shape[0])
+    if not _takes(load.buffer, fill.buffer):
+        return None
     together: Expr = index_expr(0)
     for size, index in zip(shape[:-1], load.indices):
         together = add(mul(together, index_expr(size)), index)
@@ -138,8 +145,46 @@ class _Seen:
         self.store, self.loops, self.ranges = store, loops, ranges
         self.points = dict(zip(loops, np.indices(tuple(loops.values())).reshape(len(loops), -1)))
 
-    def box(self, load: Load, tests: Sequence[Expr], shape: Sequence[int], indices: Sequence[Expr]) -> Box | None:
-        """The box of a tensor of a shape, where indices say what is copied."""
+    def in_rows(self, load: Load, tests: Sequence[Expr], size: int) -> Box | None:
+        """The box of flat memory as rows, and groups of these, so far apart as the factors of its index say.
+
+        Where a test ends the rows of a group, that is how many there are.
+        """
+        form = linear(simplify(load.indices[0], self.ranges))
+        line = LINE // load.dtype.bytes
+        steps = sorted(n for n in {line, *form.terms.values()} if n >= line and size % n == 0)
+        ends = {int_value(test.b) for test in tests if isinstance(test, LT)} - {None}
+        if load.dtype is not self.store.buffer.dtype or len(ends) > 1:
+            return None
+        for at, row in enumerate(steps):
+            for group in (*(steps[at + 1 :] if tests else ()), size):
+                count = next(iter(ends), group // row) or 0
+                parts = [Linear({}, 0) for _ in range(3)]
+                for term, n in form.terms.items():
+                    place, step = next((i, step) for i, step in enumerate((group, row, 1)) if n % step == 0)
+                    if step == 1 and row % n == 0 and term in self.loops:  # threads that go from row to row
+                        parts[1] = parts[1].plus(Linear({floordiv(term, index_expr(row // n)): 1}, 0))
+                        term = floormod(term, index_expr(row // n))
+                    parts[place] = parts[place].plus(Linear({term: n // step}, 0))
+                rest = parts[2].shifted(form.constant % row).expr()
+                indices = [parts[0].expr(), parts[1].shifted(form.constant // row).expr(), rest]
+                if (row | group) * load.dtype.bytes % CHUNK or not prove(less(rest, index_expr(row)), self.ranges):
+                    continue
+                shape, strides = (size // group, count, row), (group, row, 1)
+                found = self.box(load, tests, shape[not tests :], indices[not tests :], strides[not tests :])
+                if found is not None:
+                    return found
+        return None
+
+    def box(
+        self,
+        load: Load,
+        tests: Sequence[Expr],
+        shape: Sequence[int],
+        indices: Sequence[Expr],
+        strides: Sequence[int] = (),
+    ) -> Box | None:
+        """The box of a tensor of a shape (and strides), where indices say what is copied."""
         corner, local = [], []
         for index in indices:
             found = self._parted(index)
@@ -163,7 +208,8 @@ class _Seen:
             return None
         if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
             return None
-        return Box(tile, load.buffer, tuple(shape), _strides(load.buffer, shape), tuple(box), tuple(corner), lines)
+        steps = tuple(strides) or _strides(load.buffer, shape)
+        return Box(tile, load.buffer, tuple(shape), steps, tuple(box), tuple(corner), lines)
 
     def _parted(self, index: Expr) -> tuple[Expr, Any] | None:
         """An index as what it is at the first point, and what the loops add to it at each."""

@@ -5,6 +5,7 @@ A tile of 64 rows in the scope "wgmma.c" is as many numbers of each of 128 threa
 that share the row.
 
     wgmma_held_<kind>_<width>     C[i, j] += wide(narrow(a[i, k])) * wide(b) for 64 × width × 64; a is a tile of sums
+    wgmma_pack_<kind>             the narrow numbers of a tile of sums, two in a word: a may be such words, too
     wgmma_row_max_<width>, wgmma_row_sum_<width>     of each row of a tile; four threads put theirs together
 
 Loops over the rows and columns of tiles are plain loops until code is generated, annotated "fragment": "rows" or
@@ -17,7 +18,8 @@ Loops over the rows and columns of tiles are plain loops until code is generated
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from weft.codegen.c.statements import to_memory
 from weft.core.dtypes import INDEX, INT32, dtype
 from weft.core.errors import TargetError
 from weft.expr.nodes import (
+    LE,
     LT,
     TRUE,
     Add,
@@ -64,7 +67,7 @@ from weft.targets.cuda import mma, wgmma
 
 FRAGMENT = "fragment"
 """The annotation of a loop over "rows" or "columns" of tiles."""
-HELD, MAX, SUM = f"{wgmma.DOT}held_", "wgmma_row_max", "wgmma_row_sum"
+HELD, PACK, MAX, SUM = wgmma.HELD, "wgmma_pack_", "wgmma_row_max", "wgmma_row_sum"
 GET, SET, PAIR, POWER = "fragment_get", "fragment_set", "fragment_pair", "fragment_power"
 QUAD = "fragment_quad"
 
@@ -85,21 +88,21 @@ def _held(kind: mma.Kind) -> Emitter:
         order, pending = (c.constant(e) for e in call.args[8:])
         if not order or b_line != wgmma.LINE:
             raise TargetError(f"operands of wgmma lie in swizzled lines of {wgmma.LINE} elements; these are not such")
-        count, name = width // 2, f"weft_wgmma_held_{kind.name}_{width}"
+        packed = a.buffer.dtype.is_integer  # type: ignore[attr-defined]
+        count, name = width // 2, f"weft_wgmma_{'packed' if packed else 'held'}_{kind.name}_{width}"
         registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
         words = ", ".join(f"%{count + i}" for i in range(4))
         given = ", ".join(f'"r"(words[4 * k + {i}])' for i in range(4))
         c.helper("weft_wgmma_operand", wgmma.PLACE)
+        _pack_helper(c, kind)
+        given_as = "const uint32_t *words" if packed else "const float *a"
+        made = "" if packed else f"  uint32_t words[16];\n  weft_wgmma_pack_{kind.name}<16>(words, a);\n"
         c.helper(
             name,
-            f"""template <int32_t pending> DEVICE void {name}(float *sum, const float *a, const void *b,
+            f"""template <int32_t pending> DEVICE void {name}(float *sum, {given_as}, const void *b,
     int32_t b_block, bool fresh) {{
-  uint32_t words[16];
-  #pragma unroll
-  for (int32_t i = 0; i < 16; ++i)
-    asm("cvt.rn.{kind.a}x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(a[2 * i + 1]), "f"(a[2 * i]));
-  const uint64_t right = weft_wgmma_operand(b, b_block);
+{made}  const uint64_t right = weft_wgmma_operand(b, b_block);
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
   for (int32_t k = 0; k < 4; ++k) {{
@@ -114,6 +117,26 @@ def _held(kind: mma.Kind) -> Emitter:
         )
         operands = f"{_own(c, a, a_stride)}, {c.pointer(b)}, {2 * b_block}, {c.value(call.args[7])}"
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
+
+    return emit
+
+
+def _pack_helper(c: Context, kind: mma.Kind) -> None:
+    c.helper(
+        f"weft_wgmma_pack_{kind.name}",
+        f"""template <int32_t count> DEVICE void weft_wgmma_pack_{kind.name}(uint32_t *words, const float *a) {{
+  #pragma unroll
+  for (int32_t i = 0; i < count; ++i)
+    asm("cvt.rn.{kind.a}x2.f32 %0, %1, %2;" : "=r"(words[i]) : "f"(a[2 * i + 1]), "f"(a[2 * i]));
+}}""",
+    )
+
+
+def _pack(kind: mma.Kind) -> Emitter:
+    def emit(c: Context, call: Call) -> str:
+        _pack_helper(c, kind)
+        source, target, width = call.args[0], call.args[1], c.constant(call.args[2])
+        return f"weft_wgmma_pack_{kind.name}<{width // 4}>({c.fragment(target)}, {c.fragment(source)})"
 
     return emit
 
@@ -202,6 +225,7 @@ EMITTERS: Mapping[str, Emitter] = {
     QUAD: _quad,
     POWER: _power,
     **{f"{HELD}{name}": _held(kind) for name, kind in NARROW.items()},
+    **{f"{PACK}{name}": _pack(kind) for name, kind in NARROW.items()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
@@ -210,9 +234,21 @@ EMITTERS: Mapping[str, Emitter] = {
 def _mean_held(kind: mma.Kind) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_stride, b_line, b_block, width, fresh, order, _ = numbers
-        left = a.view((wgmma.ROWS, wgmma.LINE), (int(a_stride), 1)).astype(dtype(kind.elements[0]).numpy)
+        narrow = dtype(kind.elements[0]).numpy
+        if a.buffer.dtype.is_integer:
+            left = a.view((wgmma.ROWS, wgmma.LINE // 2), (int(a_stride), 1)).copy().view(narrow)
+        else:
+            left = a.view((wgmma.ROWS, wgmma.LINE), (int(a_stride), 1)).astype(narrow)
         right = wgmma.operand_seen(kind, b, b_line, b_block, int(width), False, order)
         mma.add_products(kind, out, left, right, bool(fresh))
+
+    return run
+
+
+def _mean_pack(kind: mma.Kind) -> Callable[..., None]:
+    def run(source: Any, target: Any, width: int) -> None:
+        numbers = source.view((wgmma.ROWS, int(width)), (int(width), 1)).astype(dtype(kind.elements[0]).numpy)
+        target.view((wgmma.ROWS, int(width) // 2), (int(width) // 2, 1))[...] = numbers.view(np.uint32)
 
     return run
 
@@ -228,6 +264,7 @@ register_effect(MAX, _mean_row(np.max))
 register_effect(SUM, _mean_row(np.sum))
 for _name, _kind in NARROW.items():
     register_effect(f"{HELD}{_name}", _mean_held(_kind))
+    register_effect(f"{PACK}{_name}", _mean_pack(_kind))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
@@ -264,6 +301,52 @@ for _width in WIDTHS:
     _declare_row(SUM, te.sum, _width)
     for _kind in NARROW.values():
         _declare_held(_kind, _width)
+
+# ------------------------------------------------------------------------------------------ tiles that no mask cuts
+
+
+def skip_masks(func: Func) -> Func:
+    """The program whose tiles are tested as a whole before their elements are.
+
+    for i: for j: M[i, j] = s if k + j <= q + i else -inf   ->   if k + 127 <= q: for i: for j: M[i, j] = s
+                                                                 else: …
+    """
+    return _Masks().func(func)
+
+
+class _Masks(Mutator):
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop over the rows of a tile that stores to it."""
+        inner = s.body
+        if s.annotations.get(FRAGMENT) != "rows" or not isinstance(inner, For) or not isinstance(inner.body, Store):
+            return self.generic_stmt(s)
+        value, tests = inner.body.value, list[Expr]()
+        while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == -math.inf:
+            tests += conjuncts(value.condition)
+            value = value.then
+        whole = [_everywhere(test, (s, inner)) for test in tests]
+        if not whole or None in whole:
+            return s
+        store = Store(inner.body.buffer, inner.body.indices, value, inner.body.predicate)
+        plain = s.replace(body=inner.replace(body=store))
+        return If(logical_and(*[test for test in whole if test is not None]), plain, s)
+
+
+def _everywhere(test: Expr, loops: Sequence[For]) -> Expr | None:
+    """Whether a <= b (or a < b) holds at all points of loops; None where that is not known."""
+    if not isinstance(test, (LE, LT)):
+        return None
+    form = linear(sub(test.a, test.b))
+    for loop in loops:
+        factor, extent = form.terms.get(loop.var, 0), int_value(loop.extent)
+        if extent is None or any(term is not loop.var and uses_any(term, {loop.var}) for term in form.terms):
+            return None
+        form = form.without(loop.var).shifted(max(factor, 0) * (extent - 1))
+    return type(test)(form.expr(), index_expr(0))
+
 
 # --------------------------------------------------------------------------------------------- each thread its own
 

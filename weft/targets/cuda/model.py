@@ -16,6 +16,9 @@ H200 = Model(
     # Attention: 130 points of five sizes.
     attention_product=1.32, query_loads=2.5, key_loads=0.92, attention_busy=(8.5, 0.38), attention_start=1550.0,
     attention_tile=440.0,
+    # Attention of few queries: 132 points of ten sizes.
+    stream_bytes=15.6, stream_vector=72.0, stream_product=2.9, stream_threads=580.0, stream_latency=380.0,
+    stream_block=1200.0, stream_sum=2.0, stream_parts=660.0, stream_start=500.0,
 )  # fmt: skip
 
 # Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
@@ -65,10 +68,13 @@ BULK_TILE, BULK_START = (750, 0.022), 3800
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
 
 # Attention of narrow numbers: set by hand to 88 points of 11 sizes (docs/gpu.md says how well it chooses for others).
-ATTENTION_REGISTERS = (-27, 1.75, 0.61)
-"""Of a thread: beside keys of a part and elements of a value, and for each of these."""
-MOST_REGISTERS = 280
-"""More than a thread has: the compiler saves some that it would rather have."""
+ATTENTION_REGISTERS = (20, 0.75, 0.47, 10)
+"""Of a thread: beside keys of a part and elements of a value, for each of these, and where the copy engine fetches: as
+the compiler has them, within 4 for 15 points."""
+MOST_REGISTERS = 240
+"""Those that a thread of two groups has."""
+ATTENTION_LATE = 0.89
+"""How much less time it takes where the second product is a step late."""
 ATTENTION_PARTS = (64, 128)
 """Keys of a part."""
 ATTENTION_GROUP = (330, 1.02, 0.33)

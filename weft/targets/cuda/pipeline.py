@@ -13,15 +13,18 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, swizzle, wgmma
+from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, stagger, swizzle, wgmma
 from weft.targets.gpu import pipeline
+from weft.targets.gpu.nest import threads_of
 
 _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
 PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS[:_PIPELINES],
     producer.fetch_beside,
     *pipeline.TO_STATEMENTS[_PIPELINES:],
+    fragments.skip_masks,
     wgmma.begin_products,
+    stagger.stagger,
     wgmma.promote_products,
     wgmma.overlap_products,
     overlay_shared,
@@ -54,5 +57,5 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
-    func = lanes.keep_in_registers(fragments.own_registers(func))
+    func = lanes.keep_in_registers(fragments.own_registers(func), threads_of(target))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

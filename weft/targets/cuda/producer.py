@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from weft.core.dtypes import INT64
 from weft.expr.bounds import Ranges
@@ -54,12 +55,13 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.visit import substitute, uses_any
-from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, seq
+from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.double_buffer import LAG, Half, Plan, lift, plan_of
 from weft.loop.passes.insert_barriers import barrier
-from weft.loop.passes.support import Copier, Names, is_barrier, make_if, rename_repeated
+from weft.loop.passes.support import Copier, Names, buffers_written, is_barrier, make_if, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import bulk
+from weft.targets.cuda.stagger import STAGGER
 
 BULK, PERSISTENT = "bulk_copy", "persistent"
 GROUP, WARP, REGISTERS, FEWEST = 128, 32, 65536, 24
@@ -95,18 +97,36 @@ class _Kernels(Mutator):
         for one in walk_stmts(s):
             if isinstance(one, For):
                 ranges = ranges.with_loop(one.var, one.extent)
-        boxes = [bulk.box_of(fill, ranges) for fill in plan.fill] if plan is not None else []
+        first = _filled_before(s, marked[0]) if plan is not None else []
+        boxes = [bulk.box_of(fill, ranges) for fill in (*plan.fill, *first)] if plan is not None else []
         if plan is None or None in boxes:
             return s
-        made = _Kernel(s, marked[0], plan, [box for box in boxes if box is not None], self.names)
+        made = _Kernel(s, marked[0], plan, [box for box in boxes if box is not None], self.names, first)
         return made.run() if made.is_apart() else s
+
+
+def _filled_before(kernel: For, loop: For) -> list[Stmt]:
+    """The statements that fill what a pipeline reads in every step (the names of its "async_copy")."""
+    names: Any = loop.annotations.get("async_copy")
+    if not isinstance(names, (list, tuple)):
+        return []
+    fills = [s for s in walk_stmts(kernel) if isinstance(s, (For, Store)) and _writes_only(s, set(names))]
+    return [s for s in fills if not any(s is not other and s in walk_stmts(other) for other in fills)]
+
+
+def _writes_only(s: Stmt, names: set[str]) -> bool:
+    written = {b.name for b in buffers_written(s)}
+    return bool(written) and written <= names
 
 
 class _Kernel:
     """One kernel: its blocks, its threads, what they do."""
 
-    def __init__(self, kernel: For, loop: For, plan: Plan, boxes: Sequence[bulk.Box], names: Names) -> None:
-        self.loop, self.plan, self.boxes, self.names = loop, plan, boxes, names
+    def __init__(
+        self, kernel: For, loop: For, plan: Plan, boxes: Sequence[bulk.Box], names: Names, first: Sequence[Stmt] = ()
+    ) -> None:
+        self.loop, self.plan, self.names, self.first = loop, plan, names, first
+        self.boxes, self.whole = boxes[: len(plan.fill)], boxes[len(plan.fill) :]
         self.blocks: list[For] = []
         self.memory: list[Buffer] = []
         self.threads: list[For] = []
@@ -129,12 +149,13 @@ class _Kernel:
         self.full, self.empty = (
             Buffer(names.fresh(n), INT64, (plan.stages,), scope="shared") for n in ("full", "empty")
         )
+        self.ready = Buffer(names.fresh("ready"), INT64, (1,), scope="shared") if first else None
 
     def is_apart(self) -> bool:
         """Whether one thread can fetch for all, and nothing but the pipeline makes threads wait for one another."""
         inner = [s for s in walk_stmts(self.body) if isinstance(s, For) and s.kind == "thread"]
         own = {s.var for s in (*self.threads, *inner) if int_value(s.extent) != 1}
-        if not self.threads or any(uses_any(place, own) for box in self.boxes for place in box.corner):
+        if not self.threads or any(uses_any(place, own) for box in (*self.boxes, *self.whole) for place in box.corner):
             return False
         pipeline = set(walk_stmts(self.loop))
         return not any(is_barrier(s) and s not in pipeline for s in walk_stmts(self.body))
@@ -154,13 +175,18 @@ class _Kernel:
         stages = self.plan.stages
         tiles = self._tiles()
         parts = [self.plan.halves[box.tile] for box in self.boxes]
-        starts = [Address(part, [index_expr(0)] * len(part.shape), "w") for part in parts]
+        starts, whole = (
+            [Address(part, [index_expr(0)] * len(part.shape), "w") for part in some]
+            for some in (parts, [box.tile for box in self.whole])
+        )
+        ready = None if self.ready is None else bulk.call(bulk.INIT, self._at(self.ready, index_expr(0)), 1, 1, *whole)
         made = seq(
             If(
                 logical_and(*[equal(one.var, 0) for one in (*outer, lane)]),
                 seq(
                     bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1, *starts),
                     bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
+                    ready,
                 ),
             ),
             barrier(),
@@ -173,7 +199,7 @@ class _Kernel:
         for loop in (lane, *reversed(outer)):
             made = loop.replace(body=made)
         kept = [self.plan.halves.get(buffer, buffer) for buffer in self.memory]
-        for buffer in (*kept, self.full, self.empty):
+        for buffer in (*kept, self.full, self.empty, *([self.ready] if self.ready is not None else [])):
             made = Allocate(buffer, made)
         if self.round is None:
             for block in reversed(self.blocks):
@@ -183,7 +209,8 @@ class _Kernel:
 
     def _registers(self, groups: int, more: bool) -> Stmt | None:
         """Registers of those that fetch go to those that multiply, where a block has its multiprocessor to itself."""
-        if self.round is None or groups < 2:
+        alone = self.round is not None or any(one.annotations.get("resident") == 1 for one in self.blocks)
+        if not alone or groups < 2:
             return None
         left = (REGISTERS - GROUP * FEWEST) // (GROUP * groups) // 8 * 8
         return bulk.call(bulk.REGISTERS, min(left, 240) if more else FEWEST, int(more))
@@ -253,15 +280,21 @@ class _Kernel:
             )
 
         before = sub(step, index_expr(1))
+        wait = bulk.call(bulk.WAIT, self._at(self.full, self._stage(step)), self._parity(step, 0))
         done = Half(plan.halves, self._stage(step)).stmt(seq(*plan.use))
-        body = seq(
-            bulk.call(bulk.WAIT, self._at(self.full, self._stage(step)), self._parity(step, 0)),
-            done,
-            make_if(less(index_expr(0), loop.var), give_back(before)),
-        )
         last = substitute(step, {loop.var: sub(loop.extent, index_expr(1))})
-        made = seq(loop.replace(body=body, annotations={LAG: 1}), give_back(last))
-        return _Replace(loop, made).stmt(self.body)
+        if loop.annotations.get("pipeline_lag"):
+            body = seq(wait, done, make_if(less(index_expr(0), loop.var), give_back(before)))
+            made = seq(loop.replace(body=body, annotations={LAG: 1}), give_back(last))
+        else:
+            notes = {STAGGER: True} if loop.annotations.get(STAGGER) else {}
+            made = loop.replace(body=seq(wait, done, give_back(step)), annotations=notes)
+        if self.ready is not None:
+            made = seq(bulk.call(bulk.WAIT, self._at(self.ready, index_expr(0)), 0), made)
+        whole = _Replace(loop, made).stmt(self.body)
+        for fill in self.first:
+            whole = _Replace(fill, Seq(())).stmt(whole)
+        return whole
 
     def _producer(self) -> Stmt:
         """The fills alone, with the loops around them."""
@@ -275,6 +308,10 @@ class _Kernel:
             *copies,
         )
         made: Stmt = Copier(self.names).stmt(self.loop.replace(body=body, annotations={}))
+        if self.ready is not None:
+            ready = self._at(self.ready, index_expr(0))
+            copies = [box.copies(box.tile, None, ready) for box in self.whole]
+            made = seq(bulk.call(bulk.EXPECT, ready, sum(box.bytes for box in self.whole)), *copies, made)
         return Copier(self.names).stmt(_around(self.body, self.loop, made))
 
 

@@ -57,7 +57,9 @@ LINE = 64
 WIDTHS = (64, 96, 128, 160, 192, 256)
 """Columns of a tile of sums; where b does not lie along k, only whole lines of them."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
-WAIT_FOR, ADD = "wgmma_wait_for", "wgmma_add"
+WAIT_FOR, ADD, HELD = "wgmma_wait_for", "wgmma_add", f"{DOT}held_"
+MANY = 8
+"""More groups of products than an instruction can wait for: none is waited for."""
 
 
 def line_depth(kind: mma.Kind) -> int:
@@ -83,7 +85,7 @@ def finish(sums: str) -> str:
     """The end of a product: its group, and the wait, after which its sums may be read."""
     return f"""  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
   if (pending == 0) asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums} : : "memory");
-  else asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");"""
+  else if (pending < {MANY}) asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");"""
 
 
 def _dot(kind: mma.Kind) -> Emitter:
@@ -162,18 +164,18 @@ def _store(c: Context, call: Call) -> str:
 
 
 def _wait_for(c: Context, call: Call) -> str:
-    """Waits for all products; sums are read only afterwards."""
-    count = c.constant(call.args[1]) // 2
+    """Waits for products until so many groups are on their way; sums are read only afterwards."""
+    count, pending = c.constant(call.args[1]) // 2, c.constant(call.args[2])
     wide = call.args[0].buffer.dtype.name  # type: ignore[attr-defined]
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(count))
     name = f"weft_wgmma_wait_for_{count}_{mma.SUMS[wide]}"
     c.helper(
         name,
-        f"""DEVICE void {name}({_sum_type(wide)} *sum) {{
-  asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums} : : "memory");
+        f"""template <int32_t pending> DEVICE void {name}({_sum_type(wide)} *sum) {{
+  asm volatile("wgmma.wait_group.sync.aligned %{count};" : {sums} : "n"(pending) : "memory");
 }}""",
     )
-    return f"{name}({c.fragment(call.args[0])})"
+    return f"{name}<{pending}>({c.fragment(call.args[0])})"
 
 
 def _add(c: Context, call: Call) -> str:
@@ -226,7 +228,7 @@ def _mean_dot(kind: mma.Kind) -> Callable[..., None]:
 register_effect(ZERO, mma.mean_zero(ROWS))
 register_effect(STORE, mma.mean_store)
 register_effect(WAIT, lambda: 0)
-register_effect(WAIT_FOR, lambda tile, width: 0)
+register_effect(WAIT_FOR, lambda tile, width, pending: 0)
 
 
 def _mean_add(part: Any, out: Any, width: int) -> None:
@@ -291,18 +293,19 @@ def overlap_products(func: Func) -> Func:
 
     `double_buffer` leaves the mark of a lag on a loop whose parts stay as they are for one more step.
     """
-    return _Overlap().func(func) if any(_is_dot(s) for s in walk_stmts(func.body)) else func
+    return _Overlap().func(func) if any(is_dot(s) for s in walk_stmts(func.body)) else func
 
 
-def _is_dot(s: Stmt) -> bool:
+def is_dot(s: Stmt) -> bool:
+    """Whether a statement is a product."""
     return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name.startswith(DOT)
 
 
-def _runs(s: Stmt) -> int | None:
+def groups_of(s: Stmt) -> int | None:
     """How many products a statement begins, in every thread that comes by; None where that is not known."""
-    if _is_dot(s):
+    if is_dot(s):
         return 1
-    counts = [_runs(child) for child in child_stmts(s)]
+    counts = [groups_of(child) for child in child_stmts(s)]
     if None in counts:
         return None
     total = sum(count or 0 for count in counts)
@@ -324,10 +327,10 @@ class _Overlap(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if is_barrier(s):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
-        return _with(s, index_expr(self.pending)) if self.pending and _is_dot(s) else s
+        return _with(s, index_expr(self.pending)) if self.pending and is_dot(s) else s
 
     def visit_For(self, s: For) -> Stmt:
-        count = _runs(s.body) if s.annotations.get(LAG) else None
+        count = groups_of(s.body) if s.annotations.get(LAG) else None
         if not count:
             return self.generic_stmt(s)
         outer, self.pending = self.pending, count
@@ -352,7 +355,7 @@ def promote_products(func: Func) -> Func:
     for k in range(8): dot(…, C)      ->      for k in range(8): dot(…, T, fresh=k % 4 == 0)
                                                                  if k % 4 == 3: wait_for(T); C += T
     """
-    return _Promote().func(func) if any(_is_dot(s) and _is_short(s) for s in walk_stmts(func.body)) else func
+    return _Promote().func(func) if any(is_dot(s) and _is_short(s) for s in walk_stmts(func.body)) else func
 
 
 def _is_short(s: Stmt) -> bool:
@@ -380,7 +383,7 @@ class _Promote(Mutator):
         return made
 
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
-        if self.loop is None or not _is_dot(s) or not _is_short(s):
+        if self.loop is None or not is_dot(s) or not _is_short(s):
             return s
         assert isinstance(s.value, Call)
         a, b, out, *numbers = s.value.args
@@ -393,21 +396,20 @@ class _Promote(Mutator):
             equal(floormod(step, many), index_expr(fit.PROMOTED - 1)), equal(step, self.loop.extent - index_expr(1))
         )
         width = numbers[5]
-        added = [Evaluate(Call(name, args, INT32)) for name, args in ((WAIT_FOR, (at, width)), (ADD, (at, out, width)))]
+        added = [wait_for(at, width), Evaluate(Call(ADD, (at, out, width), INT32))]
         return seq(dot, If(ends, seq(*added)))
 
 
 # --------------------------------------------------------------------------------------------------------- beginning
 
-MANY = 7
-"""More groups of products than are ever on their way between two waits."""
-
 
 def begin_products(func: Func) -> Func:
     """The program whose products begin their sums themselves, and wait once where several follow one another.
 
-    zero(C)                                        for k in range(2): dot(…, C, fresh=k < 1, pending=7)
-    for k in range(2): dot(…, C, pending=0)   ->   wait_for(C)
+    zero(C)                                        for k in range(2): dot(…, C, fresh=k < 1, pending=8)
+    for k in range(2): dot(…, C, pending=0)   ->   wait_for(C, 0)
+
+    So do products of rows in registers, which add to sums that were there before.
     """
     return _Begin().func(func)
 
@@ -428,6 +430,16 @@ class _Begin(Mutator):
             done.append(self.stmt(one) if begun is None else begun)
         return seq(*done)
 
+    def visit_For(self, s: For) -> Stmt:
+        """Products that add to what is there."""
+        if s.kind != "unrolled" or not is_held(s.body):
+            return self.generic_stmt(s)
+        return seq(s.replace(body=_with(s.body, index_expr(MANY))), _wait_of(s.body))
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        """One such product."""
+        return seq(_with(s, index_expr(MANY)), _wait_of(s)) if is_held(s) else s
+
 
 def _calls(s: Stmt, name: str) -> bool:
     return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == name
@@ -437,7 +449,7 @@ def _begun(zero: Stmt, after: Stmt) -> Stmt | None:
     """Products right after their sums were set to zero, without that; None where it is something else."""
     assert isinstance(zero, Evaluate) and isinstance(zero.value, Call)
     inner = after.body if isinstance(after, For) and after.kind in ("serial", "unrolled") else after
-    if not _is_dot(inner) or not isinstance(inner, Evaluate):
+    if not is_dot(inner) or not isinstance(inner, Evaluate):
         return None
     target, width = zero.value.args
     out = inner.value.args[2]  # type: ignore[attr-defined]
@@ -446,7 +458,20 @@ def _begun(zero: Stmt, after: Stmt) -> Stmt | None:
     if not all(structural_equal(i, j) for i, j in zip(out.indices, target.indices)):
         return None
     if not isinstance(after, For):
-        return _with(inner, index_expr(0), index_expr(1))
+        return seq(_with(inner, index_expr(MANY), index_expr(1)), wait_for(out, width))
     fresh = cast(less(after.var, index_expr(1)), INDEX)
-    waits = Evaluate(Call(WAIT_FOR, (out, width), INT32))
-    return seq(after.replace(body=_with(inner, index_expr(MANY), fresh)), waits)
+    return seq(after.replace(body=_with(inner, index_expr(MANY), fresh)), wait_for(out, width))
+
+
+def wait_for(out: Expr, width: Expr, pending: int = 0) -> Stmt:
+    """The statement that waits for the products that a tile sums."""
+    return Evaluate(Call(WAIT_FOR, (out, width, index_expr(pending)), INT32))
+
+
+def _wait_of(dot: Stmt) -> Stmt:
+    return wait_for(dot.value.args[2], dot.value.args[-4])  # type: ignore[attr-defined]
+
+
+def is_held(s: Stmt) -> bool:
+    """Whether a statement is a product of rows in registers."""
+    return is_dot(s) and s.value.name.startswith(HELD)  # type: ignore[attr-defined]

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Var
 from weft.core.dtypes import dtype as dtype_named
+from weft.expr.nodes import Var
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -56,7 +56,9 @@ class Problem:
         return (
             (threads <= self.machine.block_threads)
             & (threads % self.machine.warp == 0)
-            & (c["part"] % (c["rows"] * c["loads"]) == 0)
+            & (c["part"] % self._chunk(c) == 0)
+            & (self._chunk(c) % (c["rows"] * c["loads"]) == 0)
+            & (self.sizes.queries <= c["rows"])
             & (self.registers(c) <= model.MOST_REGISTERS)
             & (self.shared(c) <= self.machine.shared_bytes)
         )
@@ -67,26 +69,35 @@ class Problem:
 
     def shared(self, c: Columns) -> Any:
         """Bytes of a block: sums of the threads of a key, scores and powers, sums of the rows of threads."""
-        return 4 * self.sizes.queries * (c["part"] * (self.across + 3) + c["rows"] * self.sizes.size)
+        sums = np.maximum(self._chunk(c) * (self.across + 1), c["rows"] * self.sizes.size)  # one after the other
+        return 4 * self.sizes.queries * (sums + 2 * c["part"])
+
+    def _chunk(self, c: Columns) -> Any:
+        """Keys whose scores are added up at a time: one of each thread."""
+        return np.minimum(c["part"], c["rows"] * self.across)
 
     def resident(self, c: Columns) -> Any:
         """Blocks that a multiprocessor holds."""
         return model.resident_blocks(self.machine, c["rows"] * self.across, self.registers(c), self.shared(c))
 
     def cost(self, c: Columns) -> Any:
-        """Seconds: bytes at the machine's rate, less where few are on their way; or instructions; what parts hand on."""
+        """Seconds: bytes at the machine's rate, or instructions, or the way of one block; then what parts hand on."""
         sizes, machine, fit = self.sizes, self.machine, model.model_of(self.machine)
-        threads, parts = c["rows"] * self.across, ceildiv(sizes.keys, c["part"])
-        blocks = sizes.batch * sizes.heads * parts
-        resident = self.resident(c)
-        held = np.minimum(resident, blocks / machine.multiprocessors)
-        on_the_way = held * threads * c["loads"] * machine.vector_bytes
-        each = 2 * sizes.keys * sizes.size * self.item * sizes.batch * sizes.heads / machine.multiprocessors
-        moved = each / fit.memory * np.maximum(1.0, fit.stream_bytes / on_the_way)
-        instructions = each / self.item / machine.lanes * (sizes.queries * fit.stream_product + fit.stream_element)
+        threads, parts, resident = c["rows"] * self.across, ceildiv(sizes.keys, c["part"]), self.resident(c)
+        blocks = sizes.batch * sizes.heads * parts / machine.multiprocessors
+        moved = 2 * sizes.batch * sizes.heads * sizes.keys * sizes.size * self.item / machine.multiprocessors
+        together = threads * np.minimum(resident, np.maximum(blocks, 1.0))
+        # of a vector, for each thread: it is made wide, and multiplied for each query; few threads do not keep units busy
+        work = (fit.stream_vector + fit.stream_product * sizes.queries * self.lanes) / machine.lanes
+        work = work * np.maximum(1.0, fit.stream_threads / together) ** 0.5
+        steps = 2 * ceildiv(c["part"], c["rows"] * c["loads"])
+        alone = fit.stream_block + fit.stream_sum * sizes.queries * c["part"] / threads
+        alone = alone + steps * (fit.stream_latency + c["loads"] * work * together)
+        cycles = np.maximum(moved / fit.stream_bytes, moved / machine.vector_bytes * work)
+        cycles = np.maximum(cycles, np.maximum(blocks / resident, 1.0) * alone)
         handed = 8 * sizes.batch * sizes.heads * sizes.queries * sizes.size * parts
-        cycles = np.maximum(moved, instructions) + ceildiv(blocks, machine.multiprocessors * resident) * fit.stream_block
-        return model.with_parts(machine, cycles, parts, handed)
+        ends = (parts > 1) * (fit.stream_parts + handed / machine.multiprocessors / fit.memory)
+        return model.seconds(cycles + ends + fit.stream_start, machine)
 
 
 def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
@@ -161,12 +172,12 @@ class _Steps:
             self.final, order = s[final.name], general.positions(final)
         block = self.blocks(order)
         self.at_each(fused.MIXED, self.final, self.spread(self.final))
-        names = (sums, fused.TOTAL, tops[fused.TOTAL], fused.GROWN, fused.TOP, tops[fused.TOP], fused.MASKED, products)
-        for name in names[:-1]:
+        for name in (sums, fused.TOTAL, tops[fused.TOTAL], fused.GROWN, fused.TOP, tops[fused.TOP], fused.MASKED):
             nest.attach(s[name], self.final, block, "shared", exact=False)
         self.spread(s[fused.GROWN])
-        self.at_each(fused.SCORES, s[fused.MASKED], self.spread(s[fused.MASKED]))
-        nest.attach(s[products], self.final, block, "shared", exact=False)
+        row = self.spread(s[fused.MASKED], together=False)
+        self.at_each(fused.SCORES, s[fused.MASKED], row)
+        nest.attach(s[products], s[fused.MASKED], self.chunk, "shared", exact=False)
         s[products].storage_align(4, 2, 1)  # threads that add up neighbours begin at different banks
         self.weigh(s[sums])
         self.multiply(s[products])
@@ -190,13 +201,16 @@ class _Steps:
         self.final.annotate("resident", self.resident, block)
         return block
 
-    def spread(self, stage: Stage) -> Var:
-        """Rows one after another, elements of a row for all threads of the block; gives the innermost loop."""
+    def spread(self, stage: Stage, together: bool = True) -> Var:
+        """Rows one after another, elements of a row for all threads of the block; gives the innermost loop.
+
+        Unless all are `together`, there is a loop around over as many elements as there are threads (`chunk`).
+        """
         *_, row, element = nest.free_loops(stage)
-        outer, thread_row, column = stage.split(element, factors=[None, self.rows, self.across])
-        roles = {thread_row: "threadIdx.y", column: "threadIdx.x", row: "unroll", outer: "unroll"}
-        nest.arrange(stage, roles)
-        return outer
+        self.chunk, thread_row, column = stage.split(element, factors=[None, self.rows, self.across])
+        threads = {thread_row: "threadIdx.y", column: "threadIdx.x", row: "unroll"}
+        nest.arrange(stage, {**threads, self.chunk: "unroll"} if together else {self.chunk: "", **threads})
+        return self.chunk if together else row
 
     def at_each(self, name: str, reader: Stage, place: Var) -> None:
         """A short reduction in a register of the thread that takes it."""
@@ -234,12 +248,14 @@ class _Steps:
         nest.load_tile(stage)
 
     def reduce_row(self, whole: Stage, parts: Stage) -> None:
-        """The top or the sum of each row: the threads of a row of them have a part each, and one puts these together."""
+        """The top or the sum of each row: a row of threads has parts, and one thread puts these together."""
         made = self.s.cache_write(parts.block.writes[0].buffer, "local")
-        *_, column = nest.free_loops(parts)
+        *_, row, column = nest.free_loops(parts)
         made.compute_at(parts, column)
-        nest.mark(parts, {column: "threadIdx.x"})
+        nest.mark(parts, {row: "threadIdx.y", column: "threadIdx.x"})
         unroll_some(made, nest.reduce_loops(made)[-1])
         made = self.s.cache_write(whole.block.writes[0].buffer, "local")
-        made.compute_at(whole, nest.free_loops(whole)[-1])
+        row = nest.free_loops(whole)[-1]
+        made.compute_at(whole, row)
+        whole.bind(row, "threadIdx.y")
         made.unroll(nest.reduce_loops(made)[-1])

@@ -67,14 +67,24 @@ class Model:
     attention_tile: float = 450.0
     """Of each tile of keys that a block waits for: half of that where the next one is fetched ahead."""
     attention_registers: int = 168
-    stream_bytes: float = 32768.0
-    """Attention of few queries: bytes on their way to a multiprocessor that keep the memory busy."""
-    stream_product: float = 2.0
-    """Instructions' time of a product with an element of a key or a value."""
-    stream_element: float = 2.0
-    """The same of an element, whatever the queries: its load, and making it wide."""
-    stream_block: float = 2500.0
-    """Cycles of a block beside its loads: the first one, tops and sums, what it hands on."""
+    stream_bytes: float = 16.0
+    """Attention of few queries: bytes that a multiprocessor gets from memory in a cycle, when all of them ask."""
+    stream_vector: float = 64.0
+    """Instructions' time of a vector: its load, and making it wide."""
+    stream_product: float = 4.0
+    """The same of a product with one of its elements."""
+    stream_threads: float = 512.0
+    """With fewer threads on a multiprocessor its units are not busy all the time."""
+    stream_latency: float = 500.0
+    """Cycles until a vector is there that was asked for."""
+    stream_block: float = 1000.0
+    """Cycles of a block beside its loads."""
+    stream_sum: float = 16.0
+    """Cycles of a score beside its products, for the thread that adds it up."""
+    stream_parts: float = 2000.0
+    """Cycles of the kernel that adds up parts."""
+    stream_start: float = 1500.0
+    """Cycles of the launch."""
 
 
 NEUTRAL = Model()
@@ -104,6 +114,8 @@ ROWS_THREADS = 128
 """Threads of a block of several rows."""
 WARP_VALUES = 64
 """Values of a row that each of the threads in step that share it keeps in registers, at most."""
+ROW_WARPS = 8
+"""Warps of a block, each with a row of its own, at most."""
 ROW_VECTORS = 4
 """Vectors that each thread of a row has to load, at least."""
 PARTED_ROW, ROW_PART = 16 * 1024, 4096
@@ -163,7 +175,7 @@ BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 8
 """So many queries at most are a matter of reading keys and values once; queries of heads that share these count."""
-STREAM_PARTS, STREAM_REGISTERS = (64, 128, 256, 512), 40
+STREAM_PARTS, STREAM_REGISTERS = (64, 128, 256, 512, 1024), 40
 """Attention of few queries: keys of a part; registers of a thread beside vectors and sums. Judgements."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on

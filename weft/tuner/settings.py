@@ -1,0 +1,68 @@
+"""The numbers that steer the tuner, each with what is known about it; the room has no others (test_architecture).
+
+Unless its text says otherwise a number is a judgement: kept because the figures of docs/tuning.md were had with it,
+fitted by nobody. To fit one of a search: change it, then `python -m benchmarks.search --pool pool.json` replays all
+searches over points that were measured once; of a trial: `--exhaustive` says how far answers for one point lie apart.
+"""
+
+# ---------------------------------------------------------------------------------------------------- one trial (bench)
+SAMPLE_SECONDS = 300e-6  # a call that takes less is repeated until a sample lasts that long
+ROUNDS, MOST_ROUNDS, LEAST_SECONDS = 6, 40, 0.04
+"""Turns of a pair, the first for warming up: more of them until so much time has passed. What shares a core with others
+is as fast as alone for milliseconds at a time: with 4 ms the same kernel measured 0.93 to 1.08 of itself on a full x86
+machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neoverse-N1, load 6 to 15)."""
+DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
+BUSY = 0.2  # the share of the time that others may take before more turns are needed
+COLD, MOST_COPIES, MOST_COLD = 2, 128, 256 << 20
+"""Copies of constants fill a cache so many times, by so many copies and bytes at most: a core's second, or, as far as
+the model's constants do, the last. With warm ones DQN was expected to gain 1.15, and gained 1.01; with the second
+filled BERT's products gained 1.05 to 1.10 alone, 0.98 in the model (x86, 340 MB of weights)."""
+HOPELESS = 1.6  # a point that takes so many times as long as the default after two turns is not measured further
+TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
+"""How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
+
+# ---------------------------------------------------------------------------------------- children (runner, background)
+BUILD_SECONDS, RUN_SECONDS = 60.0, 10.0
+"""The longest that a candidate may take to be built; to run, besides some hundred times the default's time."""
+MOST_LINE = 1 << 24  # bytes that a child may say before a line ends
+ASK_SECONDS = 0.1  # how often a child that may be stopped is looked after
+IDLE, PATIENCE = 19, 4.0
+"""How nice a child is that tunes beside a service; it may take so many times its budget, as it waits for others."""
+BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use
+WRITE_SECONDS = 30.0  # how long a writer of records waits for another
+
+# --------------------------------------------------------------------- one task (space, explorers, cost_models, search)
+CHUNK = 1 << 16  # points that are scored at a time: their features fit the caches
+UNSURE = 1.25  # how much longer than the planner's choice the best point of a derived sketch is taken to last
+MOST_PAIRS = 6  # of so many knobs the products of two are features too
+EPSILON = 0.15  # the share of a batch that is drawn at random
+NEAR = -3.0  # drawn are points that are estimated at up to eight times the best: 2 ** -NEAR
+DIVERSE = 0.05  # how much of the spread of scores a knob is worth that no other point of the batch has so
+WALKERS, STEPS, POPULATION, GENERATIONS = 128, 60, 256, 8  # of annealing, of evolution
+LEAST_POINTS = 4  # measured points from which something can be learnt
+PRIOR_WEIGHT, LEAST_WEIGHT = 4.0, 0.5
+"""The margin of a point that the analytic estimate takes to be twice as fast: where it ranked what was measured
+rightly, and where it did not."""
+TREES, DEPTH, RATE = 40, 3, 0.25  # small: 0.86 million points are scored in a second (`benchmarks.search --rate`)
+BATCH, EARLY_BATCH, EARLY = 8, 2, 16
+"""Points that are measured before the cost model learns from them: fewer among the first trials, which teach most."""
+BUILDERS = 4  # early batches have as many points as can be built beside each other, up to so many
+MOST_OTHERS = 8  # other tasks that a cost model learns from
+WITHIN, REPLAYED = 0.98, 128  # within 2 % of the best; trials that are replayed over a measured space
+
+# ------------------------------------------------------------------------------------ a whole model (model, algorithms)
+WORTH = 0.005  # the share of a model's time below which a task is left alone
+FASTER = 1.002
+"""How much faster a whole model has to be, in the median of pairs measured in turns; and surely not slower (Swin-T was
+accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
+LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
+SHARE = 0.3  # the part of the time that may go into forms of the whole model
+LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
+ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
+PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
+"""How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
+after each such share of it less long where the second is surely slower."""
+STRETCHES = 24  # of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy)
+DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
+MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
+MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said
