@@ -149,9 +149,10 @@ KERNELS_KEPT, KERNELS_REMEMBERED, OBJECTS_KEPT = 4096, 512, 64
 """Kernels in the cache folder; kernels that a process remembers, so that compiling a model again, or a part of it, is
 quick; pieces of the runtime in the cache folder."""
 
-PATIENCE_SECONDS, MOST_CHILDREN, ENOUGH_JOBS = 30.0, 15, 3
+PATIENCE_SECONDS, MOST_CHILDREN, ENOUGH_JOBS, ENOUGH_SECONDS = 30.0, 15, 3, 0.3
 """After so long without a word from processes that compile this one does it; how many there are at most; and the jobs
-that wait when one is forked for them: a fork copies tables and pages, for some milliseconds."""
+that wait when one is forked for them, and what those probably take: what either process touches afterwards is copied,
+page by page, for 0.05 to 0.1 seconds in all."""
 
 MOST_WISHES, CHILD_SECONDS, FORM_ROUNDS = 4, 600.0, 3
 """Forms that wait to be made in the background; a child that takes longer for one is ended; and how often each of two
@@ -165,6 +166,8 @@ WEIGHT_BLOCK_BYTES, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 128 << 10, 16
 nor for a kernel that passes over zeros. Rows of a source that are copied side by side: their lines stay in the first
 cache until all of each is copied."""
 
+SMALL_CONSTANT = 64
+"""Constants of more elements are weights, mostly: programs are shared by layers that differ in those only."""
 EMBEDDED_ELEMENTS, SHORT_SUM = 1, 4
 """Constants of at most so many elements become literals of a program; sums for a single block of channels are short up
 to so many times its size, those for several up to its size."""

@@ -221,10 +221,11 @@ class _Blocks:
     __slots__ = ("size", "before", "half", "tiles", "reach", "first", "count", "last")
 
     def __init__(self, size: Any, before: int, out: Any, tile: int, taps: int) -> None:
-        self.size, self.before, self.half, self.tiles = size, before, tile // 2, divided(out, tile, up=True)
+        self.size, self.before, self.half = size, before, tile // 2
+        self.tiles: Any = divided(out, tile, up=True)
         self.reach = (tile + taps - 1) // 2 + 1
         self.first = (before + 1) // 2
-        self.count = tidy((size + before) // 2 + 1 - self.first)
+        self.count: Any = tidy((size + before) // 2 + 1 - self.first)
         self.last = tidy((out - 1) // 2 + 1 - self.first)
         """The block of the last output that there is."""
 

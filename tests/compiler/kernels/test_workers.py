@@ -33,6 +33,7 @@ OPS = ("Exp", "Sigmoid", "Tanh", "Abs", "Neg", "Sqrt")
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     monkeypatch.setattr(workers, "_is_warm", True)
+    monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.0)
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     with knobs.override(num_threads=2):
         yield
@@ -57,6 +58,12 @@ def test_two_processes_make_jobs():
     found = made(20, slowly)
     assert [at for at, _ in found] == list(range(20))
     assert len({process for _, process in found}) >= 2
+
+
+def test_nobody_forks_for_jobs_that_take_no_time(monkeypatch):
+    monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.3)
+    monkeypatch.setattr(workers, "_likely_seconds", 0.01)
+    assert set(made(20, lambda at: os.getpid())) == {os.getpid()}
 
 
 def test_beside_jax_nobody_forks(monkeypatch):

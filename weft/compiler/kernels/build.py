@@ -24,7 +24,7 @@ from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.compiler.cache.models import weft_itself
 from weft.compiler.kernels.inplace import overwritable
 from weft.compiler.kernels.layouts import fill_borders
-from weft.compiler.kernels.program import GroupProgram
+from weft.compiler.kernels.program import GroupProgram, Programs
 from weft.compiler.kernels.workers import Job, Workers, elsewhere
 from weft.core import model
 from weft.core.errors import ExpressionError
@@ -198,6 +198,7 @@ class KernelCompiler:
         """How many channels of a convolution's sums lie together."""
         self.machine = fact_text(target)
         """The facts about the target, as a part of what kernels are known by."""
+        self.programs = Programs()
         self._workers = Workers()
         self._handed: dict[str, Kernel] = {}
         self._refused: dict[str, Exception] = {}

@@ -9,9 +9,9 @@
                                                       D[…] = out[…]
                                               @{"shared_overlay": [["x"], ["out"]]}
 
-Buffers that are used before and after lie elsewhere. The buffers stay apart in the program; the annotation tells the code generator that the two groups may begin at the same
-place, and the barrier makes sure that no thread still uses the first when another begins with the second. Runs after
-barriers were inserted.
+Buffers that are used before and after lie elsewhere. The buffers stay apart in the program; the annotation tells the
+code generator that the two groups may begin at the same place, and the barrier makes sure that no thread still uses
+the first when another begins with the second. Runs after barriers were inserted.
 """
 
 from __future__ import annotations

@@ -59,15 +59,15 @@ class Problem:
         products, fetched = wgmma.ROWS * 64 * width / machine.matrix_products, 128 * width / fit.FETCHED_BYTES / groups
         each, of_products, of_fetching = fit.ATTENTION_GROUP
         busy = groups * parts * units * (each + of_products * products + of_fetching * fetched)
+        late = np.where(c["beside"] & (c["stages"] > 2), fit.ATTENTION_LATE, 1.0)
         part, unit, product, another = fit.ATTENTION_ALONE
-        alone = parts * (part + units * (unit + product * products)) * (1 + another * (groups - 1))
-        resident = self.resident(c)
+        alone = parts * (part + units * (unit + product * products)) * (1 + another * (groups - 1)) * late
+        alone = alone + fit.ATTENTION_BESIDE * c["beside"]
         block, key_part, another = fit.ATTENTION_BLOCK
         ends = (block + key_part * units) * (1 + another * (groups - 1))
-        cycles = np.maximum(rounds * (busy + ends), ceildiv(rounds, resident) * alone) + fit.ATTENTION_START
-        late = np.where(c["beside"] & (c["stages"] > 2), fit.ATTENTION_LATE, 1.0)
+        each_round = np.maximum(busy * late + ends, alone / np.minimum(self.resident(c), rounds))
         # Of stages that cost the same, the fewest.
-        return (cycles * late + c["stages"]) / (machine.gigahertz * 1e9)
+        return (rounds * each_round + fit.ATTENTION_START + c["stages"]) / (machine.gigahertz * 1e9)
 
     def resident(self, c: Columns) -> Any:
         """Blocks that a multiprocessor holds."""

@@ -32,7 +32,7 @@ from weft.targets.gpu import attention as general
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.reduction import unroll_some
 
-KNOBS: dict[str, tuple[int, ...]] = {"rows": (4, 8, 16, 32), "loads": (2, 4, 8, 16)}
+KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32), "loads": (4, 8, 16)}
 """Rows of threads, a key each; vectors of a thread on their way."""
 
 
@@ -54,7 +54,8 @@ class Problem:
         """Which points fit the machine."""
         threads = c["rows"] * self.across
         return (
-            (threads <= self.machine.block_threads)
+            (threads <= min(model.STREAM_THREADS, self.machine.block_threads))
+            & ((2 * threads > model.STREAM_THREADS) | (2 * threads > self.machine.block_threads))
             & (threads % self.machine.warp == 0)
             & (c["part"] % self._chunk(c) == 0)
             & (self._chunk(c) % (c["rows"] * c["loads"]) == 0)
@@ -87,17 +88,20 @@ class Problem:
         blocks = sizes.batch * sizes.heads * parts / machine.multiprocessors
         moved = 2 * sizes.batch * sizes.heads * sizes.keys * sizes.size * self.item / machine.multiprocessors
         together = threads * np.minimum(resident, np.maximum(blocks, 1.0))
-        # of a vector, for each thread: it is made wide, and multiplied for each query; few threads do not keep units busy
+        # Of a vector: it is made wide, and multiplied for each query; few threads do not keep the units busy.
         work = (fit.stream_vector + fit.stream_product * sizes.queries * self.lanes) / machine.lanes
         work = work * np.maximum(1.0, fit.stream_threads / together) ** 0.5
         steps = 2 * ceildiv(c["part"], c["rows"] * c["loads"])
-        alone = fit.stream_block + fit.stream_sum * sizes.queries * c["part"] / threads
-        alone = alone + steps * (fit.stream_latency + c["loads"] * work * together)
-        cycles = np.maximum(moved / fit.stream_bytes, moved / machine.vector_bytes * work)
-        cycles = np.maximum(cycles, np.maximum(blocks / resident, 1.0) * alone)
+        alone = (
+            fit.stream_block
+            + fit.stream_query * sizes.queries
+            + steps * (fit.stream_latency + c["loads"] * work * together)
+        )
+        ways = moved / fit.stream_bytes, moved / machine.vector_bytes * work, np.maximum(blocks / resident, 1.0) * alone
+        cycles = sum(way**4 for way in ways) ** 0.25  # the longest, and a little of those that are nearly as long
         handed = 8 * sizes.batch * sizes.heads * sizes.queries * sizes.size * parts
-        ends = (parts > 1) * (fit.stream_parts + handed / machine.multiprocessors / fit.memory)
-        return model.seconds(cycles + ends + fit.stream_start, machine)
+        ends = (parts > 1) * (fit.stream_parts * parts + handed / machine.multiprocessors / fit.memory)
+        return model.seconds(cycles + ends, machine)
 
 
 def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts) -> tuple[int, int, int, int] | None:

@@ -69,22 +69,20 @@ class Model:
     attention_registers: int = 168
     stream_bytes: float = 16.0
     """Attention of few queries: bytes that a multiprocessor gets from memory in a cycle, when all of them ask."""
-    stream_vector: float = 64.0
+    stream_vector: float = 40.0
     """Instructions' time of a vector: its load, and making it wide."""
-    stream_product: float = 4.0
+    stream_product: float = 1.5
     """The same of a product with one of its elements."""
     stream_threads: float = 512.0
     """With fewer threads on a multiprocessor its units are not busy all the time."""
-    stream_latency: float = 500.0
-    """Cycles until a vector is there that was asked for."""
-    stream_block: float = 1000.0
-    """Cycles of a block beside its loads."""
-    stream_sum: float = 16.0
-    """Cycles of a score beside its products, for the thread that adds it up."""
-    stream_parts: float = 2000.0
-    """Cycles of the kernel that adds up parts."""
-    stream_start: float = 1500.0
-    """Cycles of the launch."""
+    stream_latency: float = 150.0
+    """Cycles that a step waits for its vectors."""
+    stream_block: float = 4000.0
+    """Cycles of a block beside its loads: the launch, the first load, tops and sums."""
+    stream_query: float = 1000.0
+    """The same for each query."""
+    stream_parts: float = 60.0
+    """Cycles of the kernel that adds up parts, for each of them."""
 
 
 NEUTRAL = Model()
@@ -175,8 +173,9 @@ BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 8
 """So many queries at most are a matter of reading keys and values once; queries of heads that share these count."""
-STREAM_PARTS, STREAM_REGISTERS = (64, 128, 256, 512, 1024), 40
-"""Attention of few queries: keys of a part; registers of a thread beside vectors and sums. Judgements."""
+STREAM_PARTS, STREAM_THREADS, STREAM_REGISTERS = (128, 256, 512, 1024), 256, 40
+"""Attention of few queries: keys of a part; threads of a block, at most, and more than half of them (of twice and of
+half as many, on an H200, no point was the best by more than 2 %); registers of a thread beside vectors and sums."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on
 about half the scores at most; fewer queries or keys are a matter of streaming, which vector products do; steps of a
