@@ -22,6 +22,7 @@ import mmap
 import os
 import stat
 import struct
+import weakref
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,6 +74,7 @@ class ModuleFile:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ModuleFileError(f"{path} is no file")
         self._file = path.open("rb")
+        weakref.finalize(self, self._file.close)
         size = self._file.seek(0, os.SEEK_END)
         if size <= TRAILER_BYTES:
             raise ModuleFileError(f"{path} is no Weft module: it has only {size} bytes")
