@@ -134,6 +134,8 @@ MACHINES = {
     one.name: one
     for one in (
         Machine("aarch64", "aarch64-unknown-linux-gnu", "a", processor="aarch64"),
+        Machine("aarch64 i8mm", "aarch64-unknown-linux-gnu,cpu=neoverse-v1", "a", processor="aarch64",
+                options=("-cpu", "max")),
         Machine("armv7", "armv7-unknown-linux-gnueabihf", "a", processor="arm", interface="gnueabihf"),
         Machine("riscv64", "riscv64-unknown-linux-gnu", "a", processor="riscv64"),
         Machine("riscv64 vectors", "riscv64-unknown-linux-gnu,features=+v", "a", processor="riscv64",

@@ -51,18 +51,33 @@ PATTERNS = {
     ("weft.targets.vdla.offload", "Add Mul Sub"),
 }
 """The operators that a rewriting is written for: files, and names in order."""
-CHOOSING = ("weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes", "weft.tuner")
-"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py); the
-tuner, whose model.py is another thing, has settings.py."""
+CHOOSING = (
+    "weft.targets", "weft.plan", "weft.graph.passes", "weft.loop.passes", "weft.compiler", "weft.runtime", "weft.pool",
+    "weft.tuner",
+)  # fmt: skip
+"""Where choices are made. A number that steers one has an owner: a machine (machine.py), or a model (model.py; that of
+compiling and running is core/model.py); the tuner, whose model.py is another thing, and the pool have settings.py."""
 FACTS = {
     "an input or axis by its place, a choice by its number": "cpu.sketches.winograd BOTH CHANNEL, "
-    "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL",
+    "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL, "
+    "compiler.control.bodies _VALUE _RANK",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
     "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
     "graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
-    "POSITIVE, vdla.offload _INT32 _UINT8, tuner.database FORMAT",
+    "POSITIVE, vdla.offload _INT32 _UINT8, tuner.database FORMAT, compiler.control.llvm_ir ASKED, "
+    "compiler.control.parts DECLINED STOPPED, "
+    "pool.device INFO PUT RUN GOOD BAD, runtime.abi FORMAT TURN_BIT, runtime.dlpack CPU_DEVICES _BFLOAT_CODE "
+    "_READ_ONLY_FLAG, runtime.faults NO_MEMORY OUTSIDE KERNEL_SHIFT, runtime.fingerprint LEAF_BYTES, "
+    "runtime.model.keys KEY_BYTES",
+    "where memory starts": "compiler.device.runner ALIGNMENT, compiler.export.plan ALIGNMENT, compiler.lowering.memory "
+    "ALIGNMENT, compiler.lowering.weights ALIGNMENT, runtime.arrays ALIGNMENT, runtime.model.module_file ALIGNMENT",
+    "how a text looks": "compiler.export.c_source WORDS_A_LINE, compiler.export.plan MOST_NAMED, "
+    "compiler.reports.profile_text WIDEST_NAMES",
+    "what is refused of a file or a message, since nobody makes such": "compiler.saved.check_file MOST_DIMENSIONS "
+    "MOST_THREADS, pool.device MOST_ANSWER, runtime.model.manifest LARGEST, runtime.model.module_file MOST_SWELLING "
+    "MOST_SMALL, runtime.native MAXIMUM_THREADS",
     "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.bulk MOST_ROWS MOST_DIMENSIONS, "
     "cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS "
     "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
@@ -72,8 +87,10 @@ FACTS = {
     "graph.passes.few_bits MOST_BLOCK, graph.passes.pad_channels ROUNDING SMALLEST, "
     "loop.passes.narrow_indices _LEAST _MOST, vdla.offload EXACT",
     "how a measurement is made": "cpu.calibrate MOST_BYTES CHAIN STREAMS RUNS RUN_SECONDS, cpu.peaks UNROLL, "
-    "cuda.peaks COPIED_BYTES REPEATS",
-    "an end to what might go on": "graph.passes.infer _ROUNDS, graph.passes.normalize MOST_ROUNDS, "
+    "cuda.peaks COPIED_BYTES REPEATS, compiler.reports.profile LEAST_RUNS MOST_RUNS, compiler.sizes.open_checks FIRST",
+    "an end to what might go on": "compiler.cache.code_key _DEEPEST, compiler.cache.models _ABANDONED_SECONDS, "
+    "compiler.control.llvm_ir MOST_TURNS, compiler.kernels.workers _MOST_JOBS, pool.ca DAYS, "
+    "runtime.model.fastcall MOST_ADDED, graph.passes.infer _ROUNDS, graph.passes.normalize MOST_ROUNDS, "
     "loop.passes.split_host_device MOST_LAUNCHES",
     "fitted, with its error, in a room that another hand rebuilds": "vdla.schedule BUBBLE TRIALS",
 }
@@ -367,13 +384,14 @@ def texts_of(node: ast.AST) -> list[str]:
 def numbers_of(modules: dict[str, Module]) -> Iterator[tuple[str, int, str]]:
     """The numbers that have a name in files that choose: module, line, name."""
     for module in modules.values():
-        owners = ("settings",) if module.name.startswith("weft.tuner.") else ("model", "machine")
+        owners = ("settings",) if module.name.startswith(("weft.tuner.", "weft.pool.")) else ("model", "machine")
         if module.name.startswith(CHOOSING) and module.path.stem not in owners:
             for node in module.tree.body:
                 if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_number(node.value):
                     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
                     for one in (one for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)):
-                        yield module.name, node.lineno, one.id
+                        if one.id.isupper():  # others are state
+                            yield module.name, node.lineno, one.id
 
 
 def is_number(value: ast.expr) -> bool:

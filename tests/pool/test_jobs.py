@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from weft.pool import runner as module
 from weft.pool.device import PoolError
 from weft.pool.devices import ProgramDevice
 from weft.pool.jobs import Journal
@@ -98,7 +97,7 @@ def test_a_scheduler_that_dies_over_a_question_is_asked_again(monkeypatch, caplo
     runner.url, runner.deadline, runner._client, runner.built = "tls://desk:1", 20.0, None, {}
     flaky = Flaky()
     monkeypatch.setattr(runner, "client", lambda: flaky)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("weft.pool.settings.LOOK_SECONDS", 0.0)
     assert list(runner.collect("m", {"t"})) == ["good"]
     assert flaky.asked == 2 and "lost while it was asked" in caplog.text and "no measurement" in caplog.text
     flaky.asked, runner.deadline = 0, -1.0

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from tests.runtime.native_bodies import bodies, run_count
+from weft.core import model
 from weft.core.errors import TargetError
 from weft.runtime.abi import FUNCTIONS
 from weft.runtime.jit import host_triple, native_runtime
 from weft.runtime.native import MAXIMUM_THREADS, native_ir
-from weft.runtime.native_memory import CACHE_LIMIT
 
 ROOT = Path(__file__).parents[2]
 
@@ -262,9 +262,9 @@ def test_the_cache_is_bounded_and_can_be_emptied():
     assert native.cached_bytes() == 0
     for pointer in [native.allocate(40 << 20) for _ in range(12)]:
         native.release(pointer)
-        assert 0 < native.cached_bytes() <= CACHE_LIMIT
-    native.release(native.allocate(CACHE_LIMIT + 1))
-    assert native.cached_bytes() <= CACHE_LIMIT
+        assert 0 < native.cached_bytes() <= model.ALLOCATOR_KEPT_BYTES
+    native.release(native.allocate(model.ALLOCATOR_KEPT_BYTES + 1))
+    assert native.cached_bytes() <= model.ALLOCATOR_KEPT_BYTES
     native.trim()
     assert native.cached_bytes() == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.runtime import cache_folder, object_cache
 from weft.runtime.jit import host_machine, host_triple
@@ -90,7 +91,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(compiled, tmp_path):
 
 
 def test_the_number_of_files_is_bounded(compiled, tmp_path, monkeypatch):
-    monkeypatch.setattr(object_cache, "_MOST_FILES", 3)
+    monkeypatch.setattr(model, "OBJECTS_KEPT", 3)
     for number in range(6):
         cached_object(text(number), host_machine())
     assert len(list((tmp_path / "runtime").iterdir())) == 3

@@ -17,7 +17,7 @@ from weft.loop.ir import Block, For, Func
 from weft.loop.parser import parse_func
 from weft.loop.passes.decompose_init import decompose_init
 from weft.loop.passes.lower_blocks import lower_blocks
-from weft.loop.tree import outer_stmts
+from weft.loop.tree import loops_in
 from weft.loop.verifier import verify
 from weft.loop.visit import child_stmts
 from weft.schedule.schedule import Schedule
@@ -56,7 +56,7 @@ def assert_same(got: list[np.ndarray], want: list[np.ndarray], what: str, exact:
 
 def uses_threads(func: Func) -> bool:
     """Whether a loop is bound to threads."""
-    return any(isinstance(s, For) and s.kind == "thread" for s in outer_stmts(func.body))
+    return any(loop.kind == "thread" for loop in loops_in(func.body))
 
 
 def scopes_fit(func: Func) -> bool:

@@ -19,10 +19,10 @@ from weft.loop.tree import (
     loop_path,
     loops_in,
     loops_on,
-    outer_stmts,
     readers,
     writers,
 )
+from weft.loop.visit import walk_stmts
 from weft.schedule.intrinsic import INTRINSICS
 from weft.schedule.primitives.matrix import matrix_axes
 from weft.schedule.schedule import Schedule
@@ -385,7 +385,7 @@ def _cache_operand(source: Source, func: Func) -> Step:
 def _merge_loops(source: Source, func: Func) -> Step:
     """Two neighbours, of the same extent where there are such."""
     pairs = []
-    for stmt in outer_stmts(func.body):
+    for stmt in walk_stmts(func.body):
         if isinstance(stmt, Seq):
             pairs += [(a, b) for a, b in zip(stmt.stmts, stmt.stmts[1:]) if isinstance(a, For) and isinstance(b, For)]
     like = [(a, b) for a, b in pairs if int_value(a.extent) == int_value(b.extent)]

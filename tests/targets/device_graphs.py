@@ -17,7 +17,8 @@ import numpy as np
 from weft.builder import with_arguments
 from weft.compiler.kernels.program import NoKernel, build_program
 from weft.compiler.passes import optimize
-from weft.compiler.sizes.deciding import LARGEST_BOUND_VALUE, deciding_inputs
+from weft.compiler.sizes.deciding import deciding_inputs
+from weft.core import model
 from weft.graph.interpreter import interpret_graph, operator_of
 from weft.graph.ir import TensorType, reads
 from weft.graph.passes.fuse import fuse
@@ -121,7 +122,7 @@ def plan(graph: Any, arrays: Any, target: Any, name: str) -> Plan:
     bound = deciding_inputs(graph)
     shapes = {v.name: a.shape for v, a in zip(graph.inputs, arrays)}
     values = {v.name: a for at, (v, a) in enumerate(zip(graph.inputs, arrays)) if at in bound}
-    assert all(a.size <= LARGEST_BOUND_VALUE for a in values.values())
+    assert all(a.size <= model.LARGEST_BOUND_VALUE for a in values.values())
     return Plan(optimize(graph, shapes, values), arrays, target, name)
 
 

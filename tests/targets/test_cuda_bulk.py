@@ -72,6 +72,8 @@ def run(func, sizes, turned, kind, reference):
         ),  # columns in two boxes
         pytest.param((70, 200, 136), False, {"groups_x": 2, "dtype": "bfloat16"}, marks=pytest.mark.slow),
         pytest.param((256, 128, 264), True, {"tiles_y": 2, "stages": 4}, marks=pytest.mark.slow),
+        pytest.param((190, 72, 72), True, {}, marks=pytest.mark.slow),  # three tiles of rows: the last band has one
+        pytest.param((70, 72, 136), True, {"groups_y": 3}, marks=pytest.mark.slow),  # a fill is no work for all groups
         pytest.param((64, 72, 448), False, {"parts": 2}, marks=pytest.mark.slow),  # sums of two halves of k
     ],
 )
@@ -114,6 +116,12 @@ def test_products_of_float8_with_scales():
     ]
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, HOPPER.cpu)
+
+
+def test_the_order_of_tiles_needs_no_checks_at_run_time():
+    """Tiles of a last band of fewer rows are inside too, as all passes can see."""
+    _, func, *_ = lowered((320, 128, 128), blocks=3)
+    assert not calls(func, "report_if") and "errors" not in HOPPER.generate(func).source
 
 
 def test_blocks_stay_and_one_group_fetches():

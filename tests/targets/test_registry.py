@@ -68,7 +68,12 @@ def test_features_that_only_the_system_tells(monkeypatch):
 def test_features_of_processors():
     rapids = find_target(f"{LINUX},cpu=sapphirerapids,cores=56")
     assert {"avx512bf16", "avx512vnni", "amx-tile", "f16c"} <= rapids.features and rapids.cores == 56
-    assert "dotprod" in find_target("aarch64-unknown-linux-gnu,cpu=neoverse-n1").features
+    cores = {
+        cpu: find_target(f"aarch64-unknown-linux-gnu,cpu={cpu}").features for cpu in ("neoverse-n1", "cortex-a510")
+    }
+    assert "dotprod" in cores["neoverse-n1"] and "i8mm" not in cores["neoverse-n1"]
+    assert not {"dotprod", "i8mm"} & find_target("aarch64-unknown-linux-gnu,cpu=neoverse-v1,features=-neon").features
+    assert {"dotprod", "i8mm"} <= cores["cortex-a510"]  # no list of ours names it: LLVM's code shows it
     tile = find_target(f"{LINUX},features=+amx-tile,-avx2")
     assert "amx-tile" in tile.features and "-avx2" in tile.features and "avx2" not in tile.features
     without = find_target(f"{LINUX},cpu=sapphirerapids,features=-avx512f")

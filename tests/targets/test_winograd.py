@@ -29,7 +29,7 @@ from weft.ops.convolution_winograd import NAME, SUMS, direct_weight, transform_w
 from weft.plan.inline import inline_producers
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
-from weft.targets.cpu.algorithms import Convolution, alternatives, error_of, ranked_tiles
+from weft.targets.cpu.algorithms import Convolution, alternatives, block_of, error_of, ranked_tiles
 from weft.targets.cpu.families import FAMILIES
 from weft.targets.cpu.sketches.winograd import BOTH, Sizes, default_point, match, register_tile
 from weft.targets.registry import find_target
@@ -358,3 +358,61 @@ def test_the_knob_turns_it_off():
     with knobs.override(winograd=False):
         module = compile(residual_net())
     assert all(node.op != NAME for node in module.specializations[0].graph.nodes)
+
+
+# ---------------------------------------------------------------------------------------------------------- open sizes
+
+
+def open_model(pads=(1, 1, 1, 1), batch=1, dims=("h", "w")):
+    """relu(conv + bias) + a skip, over images of open size."""
+    b = Builder("open")
+    shape = (te.var("n") if batch == 0 else batch, 16, *(te.var(d) if isinstance(d, str) else d for d in dims))
+    x = b.input("x", shape)
+    weight = b.constant(numbers(32, 16, 3, 3, seed=1) / 8, "weight")
+    y = b.node("Relu", b.node("Conv", x, weight, b.constant(numbers(32, seed=2), "bias"), pads=list(pads)))
+    return b.finish(b.node("Mul", y, b.node("Sigmoid", y)))
+
+
+@needs_lanes
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "given,shapes",
+    [
+        ({}, [(1, 40, 40), (1, 1, 1), (1, 2, 3), (1, 3, 4), (1, 4, 5), (1, 15, 16), (1, 17, 33)]),
+        ({"batch": 0, "dims": (24, "w")}, [(2, 24, 60), (1, 24, 7), (3, 24, 33)]),
+        ({"batch": 2, "pads": (0, 1, 1, 0)}, [(2, 30, 30), (2, 3, 2), (2, 13, 18)]),
+    ],
+)
+def test_open_sizes(given, shapes):
+    graph = open_model(**given)
+    with knobs.override(sizes="open"):
+        module = compile(graph)
+    for batch, height, width in shapes:
+        x = numbers(batch, 16, height, width, seed=height)
+        made, wanted = module(x), interpret_graph(graph, [x])[0]
+        np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * max(np.abs(wanted).max(), 1))
+    assert "winogradconv" in module.report()
+    x[0, 3, 1, 1] = np.nan  # errors stay local, in an image of open size as in any other
+    made, wanted = module(x), interpret_graph(graph, [x])[0]
+    assert np.array_equal(np.isnan(made), np.isnan(wanted))
+
+
+@pytest.mark.parametrize("height,width", [(1, 1), (3, 9), (8, 5)])
+def test_blocks_of_tiles_mean_the_same(height, width):
+    x = te.placeholder((1, 2, height, width), name="x")
+    u, w = te.placeholder((4, 4, 2, 3), name="u"), te.placeholder((3, 3, 2, 3), name="w")
+    made = winograd_tensors(x, u, w, 2, ((1, 1), (1, 1)), (1, 3, height, width), block=(1, 2))
+    func = te.create_schedule(made.op, name="blocks").func
+    image, weight = numbers(1, 2, height, width), numbers(3, 2, 3, 3, seed=1)
+    out = np.zeros((1, 3, height, width), np.float32)
+    arrays = {"x": image, "u": transform_weight(weight, 2), "w": direct_weight(weight), made.name: out}
+    weft.interpret(func, *(arrays[buffer.name] for buffer in func.buffers))
+    window = Window(Use(Node("Conv", [], [], {"pads": [1] * 4})), (3, 3))
+    np.testing.assert_allclose(out, convolve_arrays(image, weight, window, 1), rtol=0, atol=1e-4)
+
+
+def test_blocks_fit_images_around_the_typical_one():
+    facts = Convolution(1, 64, 128, 12, 110)
+    down, across = block_of(facts, (12, te.var("w")), 4, NATIVE)
+    assert 3 % down == 0 and across > 1  # the height is known: nothing is computed beside it
+    assert block_of(Convolution(1, 64, 64, 2, 2), (te.var("h"), te.var("w")), 4, NATIVE) == [1, 1]

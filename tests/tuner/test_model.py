@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from weft.models.builder import Builder
 from weft.plan.overrides import Records, recording
 from weft.schedule.trace import Step, Trace
 from weft.tuner.algorithms import choose_algorithms
+from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
 from weft.tuner.records import TuneError
@@ -234,6 +236,19 @@ def test_other_forms_of_a_model_are_chosen_by_its_time(own_records, liked):
         assert "float16" in types[0] and "float16" not in types[1]
     np.testing.assert_allclose(before(x), after(x), rtol=2e-2, atol=2e-2 if precision else 1e-4)
     assert f"{liked} for" in str([label for label, _, ratio in made.algorithms if ratio > 1])
+
+
+def test_constants_are_as_far_away_as_the_model_leaves_them(graph, own_records):
+    """So many copies take turns in a trial that they fill the second cache; the last one as far as the model does."""
+    made = make_tuning(graph, "30s", threads=1, model="analytic")
+    made._profile = lambda records, module=None: [2.0, 1.0]
+    made.prepare()
+    task = made.tasks[0]
+    size = sum(array.nbytes for array in task.constants.values())
+    assert task.around == sum(array.nbytes for array in made.made.constants.values()) > size
+    small = replace(task, target=replace(task.target, cache_bytes=(1 << 10, 8 * size, 32 * size)))
+    copies = [len(Bench(replace(small, around=many * size), 1).planned._bound) for many in (1, 40, 999)]
+    assert all(abs(found - want) <= want // 8 for found, want in zip(copies, (17, 41, 65))), copies
 
 
 def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):

@@ -19,13 +19,11 @@ from weft.compiler.lowering.items import Launch, OnHost
 from weft.compiler.lowering.lower import Lowered
 from weft.compiler.run import Runner
 from weft.compiler.steps import HostStep
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, TensorType, Value
 from weft.runtime.jit import JitModule
 from weft.targets.base import Target
-
-FORM_BYTES = 1 << 20
-"""What a form takes beside its weights, roughly."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +189,7 @@ class Compiled(ABC):
 
 def held_bytes(form: Specialization) -> int:
     """The memory that a form holds."""
-    return FORM_BYTES + sum(array.nbytes for array in form.arrays())
+    return model.FORM_BYTES + sum(array.nbytes for array in form.arrays())
 
 
 def load_code(

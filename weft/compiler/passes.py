@@ -1,8 +1,15 @@
-"""The passes between a graph as it was loaded and the graph that is compiled."""
+"""The passes between a graph as it was loaded and the graph that is compiled: `specialize`, `quantized`, those that
+bring it to one form (`graph/passes/normalize.py`), then the list for a target below.
+
+Each is run by `graph/passes/history.py`, which notes for whoever watches what it changed, logs what it took, and with
+`WEFT_VERIFY=1` checks the graph behind it: `weft inspect MODEL --print-after PASS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
@@ -45,56 +52,90 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in inputs])
 
 
+class Context:
+    """What passes for a target ask: what it may do, in which precision, and what open sizes typically are."""
+
+    def __init__(self, target: Target, precision: str | None, typical: Mapping[str, int]) -> None:
+        if precision is not None and asked("* precision", precision, "fp32") == "fp32":
+            precision = None
+        self.target, self.may, self.precision, self.typical = target, target.spec.algorithms, precision, typical
+        self.narrow = None if precision is None else NARROW[precision]
+        self.attention = self.may.attention(target) if self.may.attention is not None and knobs.attention else None
+        self.waits = None if self.may.narrow is None or precision is not None else self.may.narrow(target)
+        self.last = target.channels_last if knobs.layout else frozenset[str]()
+        self.weights = -1
+
+    def windows(self, graph: Graph) -> bool:
+        """Whether there are convolutions; what their algorithms add to the weights is counted from the first time."""
+        found = any(node.op == "Conv" for node in graph.nodes)
+        if found and self.weights < 0:
+            self.weights = sum(array.nbytes for array in graph.constants.values())
+        return found
+
+    def sizes(self, graph: Graph) -> dict[Any, int]:
+        """What the open sizes of a graph typically are."""
+        return {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass: what it takes beside the graph, as a tuple (anything else: it does not run)."""
+
+    step: Callable[..., Graph]
+    given: Callable[[Context, Graph], Any]
+    is_exact: bool = False
+    """Whether it runs where results must be those of the model's own arithmetic."""
+    choice: tuple[str, str, str] | None = None
+    """Its name, with, without: the tuner may want the graph as it was."""
+
+
+def offload(graph: Graph, own: Callable[..., Graph], target: Target) -> Graph:
+    """What a target takes out of a graph by a pass of its own."""
+    return own(graph, target)
+
+
+PASSES: tuple[Pass, ...] = (
+    Pass(merge_products, lambda c, g: c.may.merged and (c.may.merged(c.target),)),
+    Pass(update_caches, lambda c, g: c.may.caches and (), True),
+    Pass(cached_attention, lambda c, g: c.may.loops_by_data and (), True),
+    Pass(fuse_attention, lambda c, g: c.attention and (
+        c.attention, c.narrow, frozenset() if knobs.exact else c.target.narrow_products,
+    ), True, ("* attention", "fused", "apart")),
+    Pass(cut_causal, lambda c, g: c.attention and c.may.causal_block is not None and (
+        c.may.causal_block, c.attention, c.narrow,
+    )),
+    Pass(lower_precision, lambda c, g: c.precision and (c.precision, c.narrow in c.target.narrow_products), True),
+    Pass(offload, lambda c, g: c.may.offload and (c.may.offload, c.target), True),
+    Pass(plain_products, lambda c, g: (c.target.narrow_products, c.waits), True),
+    Pass(fill_kernels, lambda c, g: (), True),
+    Pass(turn_products, lambda c, g: (), True),
+    Pass(fold_strides, lambda c, g: c.last and (c.last,)),
+    Pass(fill_rows, lambda c, g: c.last and (c.last,)),
+    Pass(few_bits, lambda c, g: c.may.few_bits and (c.may.few_bits(c.target),)),
+    Pass(narrow_weights, lambda c, g: c.waits and (c.waits,)),
+    Pass(fold_strides, lambda c, g: c.target.matrix and (c.target.matrix.dtypes,)),
+    Pass(fix_weights, lambda c, g: c.may.weights and knobs.fixed_weights and (c.may.weights(c.target),)),
+    Pass(split_windows, lambda c, g: c.may.split_windows and ()),
+    Pass(pad_channels, lambda c, g: (
+        c.windows(g) and c.may.channels and knobs.pad_channels
+        and (prices := c.may.channels(c.target, c.weights)) is not None and (prices,)
+    ), choice=("* channels", "padded", "as they are")),
+    Pass(choose_algorithms, lambda c, g: c.windows(g) and c.may.products and knobs.winograd and (
+        c.may.products(c.target, c.weights, c.sizes(g)),
+    )),
+)  # fmt: skip
+"""The passes for a target, in order."""
+
+
 def for_target(
     graph: Graph, target: Target, precision: str | None = None, typical: Mapping[str, int] | None = None
 ) -> Graph:
     """The graph in a precision, with the algorithms that a target proposes; open sizes are typically so large."""
-    proposed = target.spec.algorithms
-    if precision is not None and asked("* precision", precision, "fp32") == "fp32":
-        precision = None
-    narrow = None if precision is None else NARROW[precision]
-    if proposed.merged is not None and not knobs.exact:
-        graph = run(merge_products, graph, proposed.merged(target))
-    if proposed.caches:
-        graph = run(update_caches, graph)
-    if proposed.loops_by_data:
-        graph = run(cached_attention, graph)
-    if proposed.attention is not None and knobs.attention:
-        propose = proposed.attention(target)
-        own = frozenset[str]() if knobs.exact else target.narrow_products
-        fused = run(fuse_attention, graph, propose, narrow, own)
-        if fused is not graph and asked("* attention", "fused", "apart") == "fused":
-            graph = fused
-        if proposed.causal_block is not None and not knobs.exact:
-            graph = run(cut_causal, graph, proposed.causal_block, propose, narrow)
-    if precision is not None:
-        graph = run(lower_precision, graph, precision, narrow in target.narrow_products)
-    if proposed.offload is not None:
-        graph = run(proposed.offload, graph, target)
-    waits = None if proposed.narrow is None or precision is not None else proposed.narrow(target)
-    graph = run(plain_products, graph, target.narrow_products, waits)
-    graph = run(turn_products, run(fill_kernels, graph))
-    if knobs.exact:
-        return graph
-    if target.channels_last and knobs.layout:
-        graph = fill_rows(fold_strides(graph, target.channels_last), target.channels_last)
-    if proposed.few_bits is not None:
-        graph = run(few_bits, graph, proposed.few_bits(target))
-    if proposed.narrow is not None and precision is None:
-        graph = run(narrow_weights, graph, proposed.narrow(target))
-    if target.matrix is not None:
-        graph = run(fold_strides, graph, target.matrix.dtypes)
-    if proposed.weights is not None and knobs.fixed_weights:
-        graph = run(fix_weights, graph, proposed.weights(target))
-    if any(node.op == "Conv" for node in graph.nodes):
-        if proposed.split_windows:
-            graph = run(split_windows, graph)
-        weights = sum(array.nbytes for array in graph.constants.values())
-        prices = proposed.channels(target, weights) if proposed.channels is not None and knobs.pad_channels else None
-        padded = graph if prices is None else run(pad_channels, graph, prices)
-        if padded is not graph and asked("* channels", "padded", "as they are") == "padded":
-            graph = padded
-        if proposed.products is not None and knobs.winograd:
-            sizes = {var: typical[name] for name, var in graph.symbols.items() if typical and name in typical}
-            graph = run(choose_algorithms, graph, proposed.products(target, weights, sizes))
+    context = Context(target, precision, typical or {})
+    for one in PASSES:
+        given = one.given(context, graph) if one.is_exact or not knobs.exact else None
+        if isinstance(given, tuple):
+            made = run(one.step, graph, *given)
+            if made is graph or one.choice is None or asked(*one.choice) == one.choice[1]:
+                graph = made
     return graph

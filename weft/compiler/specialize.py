@@ -50,15 +50,12 @@ from weft.plan import overrides
 from weft.runtime.compiling import compiling
 from weft.runtime.jit import JitModule, defined_names
 from weft.runtime.model.module import Module
-from weft.runtime.model.stored import LARGEST_BOUND_VALUE, bound_key, check_ranges
+from weft.runtime.model.stored import bound_key, check_ranges
 from weft.runtime.threads import get_threads
 from weft.targets.base import Target, fact_text
 from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.compiler")
-
-MOST_REMEMBERED = 1024
-"""Sets of shapes that are counted."""
 
 
 class Executor(Compiled):
@@ -154,7 +151,7 @@ class Executor(Compiled):
         if self._sizes != "background" or self._overrides or not self._sendable:
             return
         met = self._met[key] = self._met.pop(key, 0) + 1
-        if len(self._met) > MOST_REMEMBERED:
+        if len(self._met) > model.SHAPES_REMEMBERED:
             del self._met[next(iter(self._met))]
         if met != model.FORM_AFTER:
             return
@@ -263,7 +260,7 @@ class Executor(Compiled):
         values = {
             v.name: a
             for at, (v, a) in enumerate(zip(self.graph.inputs, arrays))
-            if at in self._bound and isinstance(a, np.ndarray) and a.size <= LARGEST_BOUND_VALUE
+            if at in self._bound and isinstance(a, np.ndarray) and a.size <= model.LARGEST_BOUND_VALUE
         }
         return self.form(shapes, values)
 
@@ -295,7 +292,7 @@ class Executor(Compiled):
         start = time.perf_counter()
         made = self._build(shapes, values)
         logger.debug("compiled %s for %s", self.graph.name, shapes)
-        if entry and time.perf_counter() - start >= cache.LEAST_SECONDS:
+        if entry and time.perf_counter() - start >= model.FORM_KEPT_SECONDS:
             made.kept = entry.write(made.arrays(), lambda path: write_form(path, self, made))
         return made
 

@@ -123,3 +123,67 @@ UNROLLED_AROUND = 16
 """A vectorized loop around another one is unrolled up to this extent."""
 BOUND_THREADS = 256
 """Threads of a block for loops that an operator was written in, on a machine with threads: a judgement, unmeasured."""
+
+# ------------------------------------------------------------------------ compiling and running (compiler/, runtime/)
+
+BODY_PRICE, NODE_SECONDS, OPERATION_SECONDS = 0.03, 2e-5, 5e-10
+"""Seconds of interpreting after which a body of a loop or branch is compiled (which takes some tenths of a second,
+once); and what the interpreter is taken to need for a node, and for one operation of a product or a convolution."""
+
+MOST_BODY_FORMS, STEADY_RUNS, BODY_OFTEN = 8, 2, 16
+"""So many times a body is compiled at most; after so many runs with the same shapes one after another they are taken to
+stay; a form for changing sizes that meets the same ones so often is replaced by one for just these."""
+
+MOST_DECLINED = 8
+"""A native loop that has declined so many calls is given up."""
+
+SHAPES_REMEMBERED, LARGEST_BOUND_VALUE = 4096, 64
+"""Sets of shapes of which a process remembers what was found out; inputs of at most so many elements are bound by value
+where they decide shapes."""
+
+FORM_KEPT_SECONDS, KERNEL_KEPT_SECONDS, ANNOUNCED_BYTES = 0.5, 0.02, 1 << 30
+"""A model that compiles faster is not worth a file of the cache, nor a kernel that LLVM makes faster; a user should
+know of an entry with so many bytes."""
+
+KERNELS_KEPT, KERNELS_REMEMBERED, OBJECTS_KEPT = 4096, 512, 64
+"""Kernels in the cache folder; kernels that a process remembers, so that compiling a model again, or a part of it, is
+quick; pieces of the runtime in the cache folder."""
+
+PATIENCE_SECONDS, MOST_CHILDREN, ENOUGH_JOBS, ENOUGH_SECONDS = 30.0, 15, 3, 0.3
+"""After so long without a word from processes that compile this one does it; how many there are at most; and the jobs
+that wait when one is forked for them, and what those probably take: what either process touches afterwards is copied,
+page by page, for 0.05 to 0.1 seconds in all."""
+
+MOST_WISHES, CHILD_SECONDS, FORM_ROUNDS = 4, 600.0, 3
+"""Forms that wait to be made in the background; a child that takes longer for one is ended; and how often each of two
+forms is run to see which is faster."""
+
+FORM_BYTES, STAYING_BYTES = 1 << 20, 4096
+"""What a form takes beside its weights, roughly; constants of at most so many bytes always stay with their graph."""
+
+WEIGHT_BLOCK_BYTES, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 128 << 10, 16
+"""Packed weights lie in blocks of such a size. Smaller weights are always near: they are no reason for a page of 2 MB,
+nor for a kernel that passes over zeros. Rows of a source that are copied side by side: their lines stay in the first
+cache until all of each is copied."""
+
+SMALL_CONSTANT = 64
+"""Constants of more elements are weights, mostly: programs are shared by layers that differ in those only."""
+EMBEDDED_ELEMENTS, SHORT_SUM = 1, 4
+"""Constants of at most so many elements become literals of a program; sums for a single block of channels are short up
+to so many times its size, those for several up to its size."""
+
+OVERLAP_TRIALS = 1 << 21
+"""Iterations that are tried to see whether what two of them touch meets."""
+
+MOST_SLOTS, MOST_RECORDINGS = 4, 16
+"""On a device: sets of memory for calls at the same time that are kept; recordings of one, each for its addresses."""
+
+MOST_ARENAS, ARENA_KEPT_BYTES, LEAST_ALIGNED, ALLOCATOR_KEPT_BYTES = 4, 1 << 31, 1 << 16, 256 << 20
+"""Arenas that a form keeps between calls, and the largest of them; bytes from which on finding an aligned place costs
+nothing beside filling it; most bytes that the native allocator keeps for reuse."""
+
+LOGGED_SECONDS = 1e-3
+"""A pass over a graph that takes less is not worth a line of the log."""
+
+COLLECTED_OBJECTS = 10_000
+"""New objects after which Python looks for circles while it compiles."""

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.array_types import numpy_type
+
 
 class Intrinsic:
     """A pure function by name: `arity`, and `evaluate` on numpy scalars or arrays of the argument dtype."""
@@ -59,6 +61,18 @@ def _count_leading_zeros(x: Any) -> Any:
     return np.vectorize(lambda v: bits - int(v).bit_length())(unsigned).astype(kind)[()]
 
 
+def _from_float8(name: str) -> Callable[[Any], Any]:
+    return lambda x: np.asarray(x, np.uint8).view(numpy_type(name)).astype(np.float32)[()]
+
+
+def _to_float8(name: str) -> Callable[[Any], Any]:
+    most = FLOAT8_FORMS[name][2]
+    return lambda x: np.clip(np.asarray(x, np.float32), -most, most).astype(numpy_type(name)).view(np.uint8)[()]
+
+
+FLOAT8_FORMS = {"float8_e4m3fn": (3, 7, 448.0), "float8_e5m2": (2, 15, 57344.0)}
+"""Bits of mantissa, what is added to an exponent, and the largest number."""
+
 _FLOAT_UNARY: dict[str, Callable[..., Any]] = {
     "neg": np.negative, "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2,
     "log10": np.log10, "log1p": np.log1p, "sqrt": np.sqrt,
@@ -92,8 +106,11 @@ PURE: dict[str, Intrinsic] = {
     "popcount": Intrinsic("popcount", 1, _popcount),
     "clz": Intrinsic("clz", 1, _count_leading_zeros),
     "reinterpret": Intrinsic("reinterpret", 1, lambda x: x),
+    **{f"from_{name}": Intrinsic(f"from_{name}", 1, _from_float8(name)) for name in FLOAT8_FORMS},
+    **{f"to_{name}": Intrinsic(f"to_{name}", 1, _to_float8(name)) for name in FLOAT8_FORMS},
 }
-"""`reinterpret` gives the bits of its argument the call's dtype; whoever evaluates it does the view."""
+"""The bits of a float8 as a float32, and those of the nearest one (the largest, if a number is too large).
+`reinterpret` gives the bits of its argument the call's dtype; whoever evaluates it does the view."""
 
 REPORT = "report_if"
 """The call that says that something is wrong where its argument holds: the program goes on, and fails in the end."""

@@ -129,7 +129,7 @@ def call_dtype(name: str, args: Sequence[Expr]) -> DType | None:
     """The dtype that a call has when none is written; None where it must be written. Effects default to int32."""
     if name not in PURE:
         return INT32
-    if name == "reinterpret" or not args:
+    if name == "reinterpret" or "_float8" in name or not args:
         return None
     first = args[0].dtype
     return BOOL.with_lanes(first.lanes) if name in ("isnan", "isinf", "isfinite") else first

@@ -195,7 +195,7 @@ class Compute(Use):
     them as they are; `shape` and `out_shape` are for expressions that hold for numbers only, and refuse others.
     """
 
-    __slots__ = ("types", "outputs", "values")
+    __slots__ = ("types", "outputs", "looked_at", "_values")
 
     def __init__(
         self,
@@ -207,7 +207,15 @@ class Compute(Use):
         super().__init__(node)
         self.types = tuple(types)
         self.outputs = tuple(outputs)
-        self.values = tuple(values)
+        self.looked_at: set[int] = set()
+        """The inputs whose values were asked for: other values may make another expression."""
+        self._values = tuple(values)
+
+    @property
+    def values(self) -> tuple[Array | None, ...]:
+        """The values of constant inputs; None for others."""
+        self.looked_at.update(range(len(self._values)))
+        return self._values
 
     def dims(self, position: int) -> tuple[Dim, ...]:
         """The shape of an input: numbers, or index expressions."""
@@ -230,7 +238,8 @@ class Compute(Use):
 
     def value(self, position: int) -> Array | None:
         """The value of a constant input."""
-        return self.values[position] if position < len(self.values) else None
+        self.looked_at.add(position)
+        return self._values[position] if position < len(self._values) else None
 
 
 class OpenSize(GraphError):
@@ -342,7 +351,7 @@ class OpSpec:
         if self.compute is None:
             return None
         try:
-            self.check(Infer(c.node, c.types, c.values))
+            self.check(Infer(c.node, c.types, c._values))
             made = self.compute(c, *given)
         except Exception as error:
             raise blame(c.node, "its tensor expression", error) from error

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
+from weft.core.dtypes import INDEX
 from weft.expr.nodes import TRUE, Buffer, Const, Expr, Var, index_expr
 from weft.expr.visit import free_vars
 
@@ -80,12 +81,11 @@ class For(Stmt):
 
     def replace(self, **changes: Any) -> For:
         """A loop like this one but for the given fields."""
-        made = object.__new__(For)
-        for key in For.__slots__:
-            setattr(made, key, changes[key] if key in changes else getattr(self, key))
-        if "extent" in changes:
-            made.extent = index_expr(made.extent)
-        made.annotations = dict(made.annotations)
+        made, given = object.__new__(For), changes.get
+        made.var, made.body = given("var", self.var), given("body", self.body)
+        made.extent = index_expr(changes["extent"]) if "extent" in changes else self.extent
+        made.kind, made.thread = given("kind", self.kind), given("thread", self.thread)
+        made.annotations = dict(given("annotations", self.annotations))
         return made
 
 
@@ -157,8 +157,8 @@ class Region:
 
     def __init__(self, buffer: Buffer, mins: Sequence[Expr | int], extents: Sequence[Expr | int]) -> None:
         self.buffer = buffer
-        self.mins = tuple(index_expr(m) for m in mins)
-        self.extents = tuple(index_expr(e) for e in extents)
+        self.mins = tuple([m if isinstance(m, Expr) and m.dtype is INDEX else index_expr(m) for m in mins])
+        self.extents = tuple([e if isinstance(e, Expr) and e.dtype is INDEX else index_expr(e) for e in extents])
 
 
 class Block(Stmt):

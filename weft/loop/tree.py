@@ -6,6 +6,7 @@ of a path copies only the statements on the path.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from weft.core.errors import InternalError, ScheduleError
@@ -21,45 +22,54 @@ BUFFER_NOTES = {"storage_align", "double_buffer", "layout_gaps"}
 """The annotations of a function that speak of intermediates by name."""
 
 
-def outer_stmts(s: Stmt) -> list[Stmt]:
-    """Every loop, block and Seq of a scheduled program in order, without going into blocks."""
-    found: list[Stmt] = []
+@functools.lru_cache(maxsize=32)
+def _outer_stmts(s: Stmt) -> tuple[list[Block], list[For]]:
+    """The blocks and the loops of a scheduled program in order; what a primitive asks more than once."""
+    blocks: list[Block] = []
+    loops: list[For] = []
     stack = [s]
     while stack:
         node = stack.pop()
-        found.append(node)
         if type(node) is For:
+            loops.append(node)
             stack.append(node.body)
-        elif type(node) is not Block:
+        elif type(node) is Block:
+            blocks.append(node)
+        else:
             stack.extend(child_stmts(node)[::-1])
-    return found
+    return blocks, loops
 
 
 def blocks_in(s: Stmt) -> list[Block]:
     """The blocks inside a statement, in program order."""
-    return [node for node in outer_stmts(s) if type(node) is Block]
+    return _outer_stmts(s)[0].copy()
 
 
 def loops_in(s: Stmt) -> list[For]:
     """The loops inside a statement, outermost first."""
-    return [node for node in outer_stmts(s) if type(node) is For]
+    return _outer_stmts(s)[1].copy()
 
 
-def _find(root: Stmt, wanted: Callable[[Stmt], bool]) -> Path | None:
+def _find(root: Stmt, kind: type[Stmt], name: str) -> Path | None:
     path: Path = []
-    while not wanted(root):
+    while type(root) is For:
         path.append(root)
-        if type(root) is For:
-            root = root.body
-            continue
-        inner = None if type(root) is Block else next(filter(None, (_find(s, wanted) for s in child_stmts(root))), None)
-        return None if inner is None else path + inner
-    return [*path, root]
+        if root.var.name == name and kind is For:
+            return path
+        root = root.body
+    path.append(root)
+    if type(root) is Block:
+        return path if kind is Block and root.name == name else None
+    for child in child_stmts(root):
+        inner = _find(child, kind, name)
+        if inner is not None:
+            return path + inner
+    return None
 
 
 def block_path(func: Func, name: str, primitive: str) -> Path:
     """The path to a block; an error of the primitive if there is none of that name."""
-    found = _find(func.body, lambda s: type(s) is Block and s.name == name)
+    found = _find(func.body, Block, name)
     if found is None:
         known = ", ".join(b.name for b in blocks_in(func.body))
         raise ScheduleError(primitive, name, f"there is no block named {name}; the program has {known}")
@@ -68,7 +78,7 @@ def block_path(func: Func, name: str, primitive: str) -> Path:
 
 def loop_path(func: Func, name: str, primitive: str) -> Path:
     """The path to a loop; an error of the primitive if there is none of that name."""
-    found = _find(func.body, lambda s: type(s) is For and s.var.name == name)
+    found = _find(func.body, For, name)
     if found is None:
         known = ", ".join(loop.var.name for loop in loops_in(func.body))
         raise ScheduleError(
@@ -133,11 +143,9 @@ def integer_params(func: Func) -> tuple[Var, ...]:
 
 def ranges_of(func: Func, loops: list[For]) -> Ranges:
     """What is known of sizes and of the variables of these loops."""
-    ranges = Ranges()
-    for var in integer_params(func):
-        ranges = ranges.with_size(var)
+    ranges = Ranges().with_sizes(integer_params(func))
     for loop in loops:
-        ranges = ranges.with_loop(loop.var, loop.extent)
+        ranges.bind(loop.var, loop.extent)
     return ranges
 
 

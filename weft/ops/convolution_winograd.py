@@ -221,10 +221,11 @@ class _Blocks:
     __slots__ = ("size", "before", "half", "tiles", "reach", "first", "count", "last")
 
     def __init__(self, size: Any, before: int, out: Any, tile: int, taps: int) -> None:
-        self.size, self.before, self.half, self.tiles = size, before, tile // 2, divided(out, tile, up=True)
+        self.size, self.before, self.half = size, before, tile // 2
+        self.tiles: Any = divided(out, tile, up=True)
         self.reach = (tile + taps - 1) // 2 + 1
         self.first = (before + 1) // 2
-        self.count = tidy((size + before) // 2 + 1 - self.first)
+        self.count: Any = tidy((size + before) // 2 + 1 - self.first)
         self.last = tidy((out - 1) // 2 + 1 - self.first)
         """The block of the last output that there is."""
 
@@ -371,11 +372,11 @@ def winograd_tensors(
     size, found = sizes_of(u)[0], matrices(tile, sizes_of(w)[0])
     if block:
         blocks = [divided(n, k * tile, up=True) for n, k in zip(out[2:], block)]
-        tiles = _Tiles(tile, *block, (batch, *blocks))
+        tiles = _Tiles(tile, block[0], block[1], (batch, *blocks))
         padded = _blocks_of(x, tiles, size - tile, pads)
     else:
         numbers = numbers_in(out)
-        tiles = _Tiles(tile, *(-(-n // tile) for n in numbers[2:]), (batch,))
+        tiles = _Tiles(tile, -(-numbers[2] // tile), -(-numbers[3] // tile), (batch,))
         ends = zip(numbers_in(spatial), (tiles.tall, tiles.wide), pads)
         reach = tuple((a, max(k * tile + size - tile - n - a, 0)) for n, k, (a, _) in ends)
         padded = pad_tensor(x, sizes_of(x), reach, lambda: 0, name=PADDED)
@@ -478,9 +479,7 @@ def _uneven(x: te.Tensor, tiles: _Tiles, taps: int, pads: Pads, out: Sequence[Di
     return te.stage(shape, lambda n, y, z, p: body((n, y, z), p), name=UNEVEN)
 
 
-def _direct(
-    x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[Dim], tiles: _Tiles
-) -> te.Tensor:
+def _direct(x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[Dim], tiles: _Tiles) -> te.Tensor:
     """The plain convolution where a tile is uneven; 0 elsewhere."""
     taps, _, channels, _ = sizes_of(w)
     kind = accumulator(str(x.dtype))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.float8 import FLOAT8_FORMS
+from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register

@@ -109,12 +109,13 @@ class _Replay:
         return any(s.primitive == "parallel" and step.results[0] in s.arguments.values() for s in later)
 
     def together(self, loops: Sequence[str]) -> list[str]:
-        """The first of some loops that can be one."""
-        kept = [loops[0]]
+        """The first of some loops that can be one; an open one alone, where those before it are of one round."""
+        kept, rounds = [loops[0]], int_value(self.extent(loops[0]))
         for loop in loops[1:]:
             extent = self.extent(loop)
             if int_value(extent) is None and not isinstance(extent, Var):
-                break
+                return [loop] if rounds == 1 else kept
+            rounds = None if rounds is None or int_value(extent) is None else rounds * (int_value(extent) or 1)
             kept.append(loop)
         return kept
 

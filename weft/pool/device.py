@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from weft.pool import settings
 from weft.tuner.records import Status, TuneError
 
 MAGIC = b"WEFTDEV2"
 INFO, PUT, RUN, GOOD, BAD = 1, 2, 3, 0x80, 0x81
 STATUSES = (Status.OK, Status.FAULT, Status.CRASH, Status.HANG, Status.BUILD_ERROR, Status.CRASH)
 """By the number that the server says; the last is a child without memory."""
-CONNECT_SECONDS = 20.0
 MOST_ANSWER = 1 << 30
 
 
@@ -109,7 +109,7 @@ class Connection:
     host: str
     port: int
     key: bytes = field(repr=False)
-    patience: float = CONNECT_SECONDS
+    patience: float = settings.CONNECT_SECONDS
 
     def __post_init__(self) -> None:
         try:
@@ -183,7 +183,7 @@ class Connection:
 
     def info(self) -> dict[str, str]:
         """The facts of the device."""
-        lines = self.ask(INFO, b"", CONNECT_SECONDS).decode(errors="replace").splitlines()
+        lines = self.ask(INFO, b"", settings.CONNECT_SECONDS).decode(errors="replace").splitlines()
         return dict(line.split("=", 1) for line in lines if "=" in line)
 
     def put(self, data: bytes) -> bytes:

@@ -21,6 +21,7 @@ from typing import Any, Union
 
 import numpy as np
 
+from weft.pool import settings
 from weft.pool.device import Call, Connection, PoolError, Ran, Result, Samples, Scratch, read_key
 from weft.pool.kinds import INSTRUCTIONS, SECONDS, facts_of, make_arrays, packing_of, target_of
 from weft.pool.server import LocalServer, architecture_of, start_server
@@ -30,8 +31,6 @@ from weft.tuner.bench import difference
 from weft.tuner.records import Outcome, Status
 from weft.tuner.settings import ROUNDS, SAMPLE_SECONDS
 
-RUN_SECONDS = 30  # the longest that a job may run on a device, all its rounds
-BENCH_SECONDS = 600  # and a whole model
 LIBRARY, PROGRAM, NOTHING = "library", "program", "nothing"
 """What a job brings: shared libraries built before, the text of programs, or no code at all."""
 
@@ -126,12 +125,12 @@ class ServerDevice:
         made = [Result(int(array.nbytes)) for array in arrays[job["inputs"] :]]
         call = Call(library, job["symbol"], [weights, *given, Scratch(job["arena"]), *made])
         try:
-            return self._run([call], BENCH_SECONDS)
+            return self._run([call], settings.BENCH_SECONDS)
         except PoolError:
             self._connection = None
             raise
 
-    def _run(self, calls: Sequence[Call], seconds: int = RUN_SECONDS) -> Ran:
+    def _run(self, calls: Sequence[Call], seconds: int = settings.RUN_SECONDS) -> Ran:
         counts = self.unit == INSTRUCTIONS
         return self._device().run(calls, ROUNDS, SAMPLE_SECONDS, seconds, counts=counts)
 
@@ -171,14 +170,14 @@ class ProgramDevice(_Closed):
 
     def measure(self, job: Mapping[str, Any], libraries: Sequence[bytes]) -> Outcome:
         """The default and the candidate, by the device's own clock."""
-        command = [sys.executable, "-m", "weft.pool.child", str(RUN_SECONDS)]
+        command = [sys.executable, "-m", "weft.pool.child", str(settings.RUN_SECONDS)]
         sent = json.dumps(dict(job)).encode()
         try:
-            done = subprocess.run(command, input=sent, capture_output=True, timeout=10 * RUN_SECONDS)
+            done = subprocess.run(command, input=sent, capture_output=True, timeout=10 * settings.RUN_SECONDS)
         except subprocess.TimeoutExpired:
-            return Outcome(Status.HANG, detail=f"it did not finish in {10 * RUN_SECONDS} s")
+            return Outcome(Status.HANG, detail=f"it did not finish in {10 * settings.RUN_SECONDS} s")
         if done.returncode == -signal.SIGXCPU:
-            return Outcome(Status.HANG, detail=f"it did not finish in {RUN_SECONDS} s of the processor's time")
+            return Outcome(Status.HANG, detail=f"it did not finish in {settings.RUN_SECONDS} s of the processor's time")
         if done.returncode:
             said = done.stderr.decode(errors="replace")[-200:]
             return Outcome(Status.CRASH, detail=f"code {done.returncode}: {said}")

@@ -31,6 +31,7 @@ from weft.compiler.kernels.build import KernelCompiler
 from weft.core.errors import InternalError, WeftError
 from weft.loop.ir import Func
 from weft.loop.parser import parse_func
+from weft.pool import settings
 from weft.pool.device import PoolError, Ran
 from weft.pool.devices import ServerDevice, WorkerDevice
 from weft.pool.kinds import target_of
@@ -43,9 +44,6 @@ T = TypeVar("T")
 
 NAME = "trial"
 SYMBOL = entry_symbol(NAME)
-
-MOST_LINES = 20_000  # that a journal keeps when it is opened again, the last ones
-ATTEMPTS = 3  # to ask a device server that was lost meanwhile
 
 
 class Journal:
@@ -71,8 +69,8 @@ class Journal:
             with (aside := path.with_suffix(".damaged")).open("ab") as file:
                 file.writelines(damaged)
             logger.error("%d lines of %s are no measurements: they are in %s now", len(damaged), path, aside)
-        if torn or damaged or len(kept) > MOST_LINES:
-            (new := path.with_suffix(".new")).write_bytes(b"".join(kept[-MOST_LINES:]))
+        if torn or damaged or len(kept) > settings.JOURNAL_LINES:
+            (new := path.with_suffix(".new")).write_bytes(b"".join(kept[-settings.JOURNAL_LINES :]))
             new.replace(path)
         self._file = path.open("ab", buffering=0)
 
@@ -172,7 +170,7 @@ def _outcome(where: WorkerDevice, job: dict[str, Any], libraries: tuple[bytes, .
 
 def _patient(ask: Callable[[], T]) -> T:
     """What a device answers; asked again where its server was lost meanwhile."""
-    for attempt in range(1, ATTEMPTS):
+    for attempt in range(1, settings.ATTEMPTS):
         try:
             return ask()
         except PoolError as error:

@@ -21,13 +21,11 @@ from weft.compiler.kernels.build import Packing
 from weft.compiler.reports.inputs import random_array
 from weft.expr.digits import Digit
 from weft.graph.ir import TensorType
+from weft.pool import settings
 from weft.pool.device import PoolError
 from weft.targets.base import MatrixFacts, Scope, Target, ThreadFacts
 from weft.targets.registry import find_target
 from weft.tuner.bench import Bench
-
-MOST_INLINE = 1 << 16
-"""Bytes of a constant that travels as it is."""
 
 RECORDS = {kind.__name__: kind for kind in (Target, Scope, MatrixFacts, ThreadFacts)}
 """What facts are made of."""
@@ -86,7 +84,7 @@ def arrays_of(bench: Bench) -> list[dict[str, Any]]:
             one["result"] = True
         elif constant is None:
             one["seed"] = place
-        elif constant.nbytes <= MOST_INLINE or "float" not in buffer.dtype.name:
+        elif constant.nbytes <= settings.MOST_INLINE or "float" not in buffer.dtype.name:
             one["data"] = base64.b64encode(np.ascontiguousarray(constant).tobytes()).decode()
         else:
             one["seed"], one["scale"] = place, float(np.std(np.asarray(constant, np.float32))) or 1.0

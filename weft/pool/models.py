@@ -26,7 +26,7 @@ from weft.compiler.lowering.native import driver_ir
 from weft.compiler.module import Module, compile_graph
 from weft.graph.ir import Graph
 from weft.loop.ir import Func
-from weft.pool import jobs
+from weft.pool import jobs, settings
 from weft.pool.device import PoolError
 from weft.pool.devices import LIBRARY
 from weft.pool.kinds import SECONDS, facts_of, make_arrays
@@ -35,15 +35,12 @@ from weft.pool.runner import PoolRunner, agreed, fleet, send
 from weft.targets.base import Target
 from weft.tuner.records import Status
 
-PATIENCE_SECONDS = 1800.0  # for a model that is emulated
-KERNEL_SECONDS = 300.0  # that a kernel may take, waiting for its turn included, before it is compiled here
-
 
 @contextmanager
 def compiling(client: Any) -> Iterator[None]:
     """Within, the builders of a pool compile kernels; this process those that they lose, all where there is none."""
 
-    patience = KERNEL_SECONDS
+    patience = settings.KERNEL_SECONDS
 
     def ask(func: Func, target: Target) -> Callable[[], tuple[str, bytes, bool]]:
         order = json.dumps({"target": facts_of(target), "program": repr(func)}).encode()
@@ -118,7 +115,7 @@ def bench_whole(graph: Graph, runner: PoolRunner, precision: str | None = None) 
 
     def ask(client: Any) -> bytes:
         future = send(client, {f"bench-{uuid.uuid4().hex}": call}, device_resource(runner.kind))[0]
-        return bytes(future.result(timeout=PATIENCE_SECONDS))
+        return bytes(future.result(timeout=settings.MODEL_SECONDS))
 
     head, _, data = runner.ask(ask).partition(b"\n")
     said, unit = json.loads(head), runner.unit

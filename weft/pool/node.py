@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote
 
 from weft.core.version import VERSION
-from weft.pool import jobs
+from weft.pool import jobs, settings
 from weft.pool.ca import security
 from weft.pool.device import PoolError
 from weft.pool.devices import open_device
@@ -33,8 +33,6 @@ from weft.pool.guard import guard
 from weft.runtime.cache_folder import cache_folder
 from weft.tuner.records import compiler_version
 
-AGAIN_SECONDS = 0.5  # before a process that died is started again
-MOST_STARTS = 20  # what was started so often, 5 seconds apart or less, will not do better
 BUILD = "build"  # the resource of a builder
 
 
@@ -150,9 +148,9 @@ class Supervisor:
         try:
             while True:
                 self.look()
-                time.sleep(AGAIN_SECONDS)
+                time.sleep(settings.AGAIN_SECONDS)
                 for name, begun in self._begun.items():
-                    if len(begun) > MOST_STARTS and begun[-1] - begun[-MOST_STARTS] < 5.0 * MOST_STARTS:
+                    if len(begun) > (most := settings.MOST_STARTS) and begun[-1] - begun[-most] < 5.0 * most:
                         raise PoolError(f"{name} ends as soon as it is started: its own words are above")
         finally:
             self.stop()
@@ -193,7 +191,7 @@ class LocalPool(Supervisor):
         self._thread = threading.Thread(target=self._watch, name="weft-pool", daemon=True)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(AGAIN_SECONDS):
+        while not self._stopped.wait(settings.AGAIN_SECONDS):
             self.look()
 
     def __enter__(self) -> LocalPool:

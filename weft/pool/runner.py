@@ -25,7 +25,7 @@ from weft.compiler.kernels.program import GroupProgram
 from weft.core.errors import WeftError
 from weft.loop.verifier import verify
 from weft.plan.sketch import Point
-from weft.pool import jobs
+from weft.pool import jobs, settings
 from weft.pool.ca import default_folder, security
 from weft.pool.device import PoolError
 from weft.pool.devices import LIBRARY, PROGRAM
@@ -39,9 +39,6 @@ from weft.tuner.space import Region
 
 logger = logging.getLogger("weft.pool")
 
-BATCH_SECONDS = 0.05  # jobs that are planned in so short a time are one message: a graph costs what ten jobs do
-LOOK_SECONDS = 0.5  # how often it is looked whether the pool is still there, while no answer comes
-MOST_AGAIN = 5  # how often a job is sent again that failed on its way
 LOST = ("lost", "cancelled")
 DEFAULT = "default"  # what the record of a task's default has for a sketch
 
@@ -68,7 +65,7 @@ def connect(url: str, folder: Path, seconds: float) -> Any:
             return Client(url, security=security(folder, "client"), timeout=5, set_as_default=False)
         except (OSError, TimeoutError) as error:
             problem = str(error)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(settings.LOOK_SECONDS)
     raise PoolError(f"no scheduler of a pool answers at {url}, with our certificates: {problem}")
 
 
@@ -143,7 +140,7 @@ class PoolRunner:
                 if time.monotonic() > end:
                     raise PoolError(f"the pool at {self.url} was lost again and again: {error}") from error
             self.close()
-            time.sleep(LOOK_SECONDS)
+            time.sleep(settings.LOOK_SECONDS)
 
     def close(self) -> None:
         """Leaves the pool."""
@@ -167,7 +164,7 @@ class PoolRunner:
                     f"no worker of kind {wanted!r} has been in the pool for {self.deadline:.0f} s (there: "
                     f"{there or 'nobody'}): start one with weft worker --join {self.url} --kind {wanted}"
                 )
-            time.sleep(LOOK_SECONDS)
+            time.sleep(settings.LOOK_SECONDS)
 
     def _program(self, bench: Bench, program: GroupProgram) -> tuple[str, list[Any]]:
         """The text of a scheduled program, and its parameters."""
@@ -248,7 +245,7 @@ class PoolRunner:
                     yield at, one
                 else:
                     batch[at] = one
-                if time.monotonic() - last > BATCH_SECONDS:
+                if time.monotonic() - last > settings.BATCH_SECONDS:
                     sent.send(batch)
                     batch, last = {}, time.monotonic()
             sent.send(batch)
@@ -355,7 +352,7 @@ class _Sent:
     def ready(self) -> Iterator[tuple[int, Outcome]]:
         """What came in; waits for a moment where nothing did."""
         try:
-            places = {self._done.get(timeout=LOOK_SECONDS)}
+            places = {self._done.get(timeout=settings.LOOK_SECONDS)}
             while not self._done.empty():
                 places.add(self._done.get())
         except queue.Empty:
@@ -363,7 +360,7 @@ class _Sent:
         again, done = {}, {}
         for at in sorted(places & self.waiting.keys()):
             job, status = self.waiting[at], self.futures[at].status
-            if status == "error" and job.get("again", 0) < MOST_AGAIN:
+            if status == "error" and job.get("again", 0) < settings.MOST_AGAIN:
                 # Jobs raise nothing: a worker was stopped in the middle of one. Who finished it has it in a journal.
                 self.runner.built.clear()  # a build may have failed with its builder
                 again[at] = {**job, "again": job.get("again", 0) + 1}

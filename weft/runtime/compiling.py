@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-OBJECTS = 10_000
-"""New objects after which Python looks for circles."""
+from weft.core import model
 
 _lock = threading.Lock()
 _inside = 0
@@ -55,7 +54,7 @@ def compiling() -> Iterator[None]:
     global _inside, _before
     with _lock:
         if not _inside:
-            _before = _set(1, OBJECTS)
+            _before = _set(1, model.COLLECTED_OBJECTS)
         _inside += 1
     try:
         yield

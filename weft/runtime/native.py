@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from string import Template
 
+from weft.core import model
 from weft.core.errors import TargetError
-from weft.runtime.native_memory import ALLOCATOR, CACHE, CACHE_LIMIT
+from weft.runtime.native_memory import ALLOCATOR, CACHE
 from weft.runtime.native_pool import POOL, POOL_STATE, pool_numbers
 from weft.runtime.native_region import REGION
 
@@ -69,7 +70,7 @@ def native_ir(triple: str, data_layout: str | None = None) -> str:
         declare_pause=declare_pause,
         pause=pause,
         slots=MAXIMUM_THREADS,
-        cache_limit=CACHE_LIMIT,
+        cache_limit=model.ALLOCATOR_KEPT_BYTES,
         **pool_numbers(),
     )
 

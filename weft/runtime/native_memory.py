@@ -10,9 +10,6 @@ One lock guards the lists; it is held for a few instructions, except when a full
 
 from __future__ import annotations
 
-CACHE_LIMIT = 256 << 20
-"""Most bytes that the allocator keeps for reuse."""
-
 ALLOCATOR = """
 ; The size of the block that serves a request, header included. At least 256 bytes; then rounded up to a quarter of
 ; the power of two below it; from 2 MB on, to whole huge pages.

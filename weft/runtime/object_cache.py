@@ -22,19 +22,18 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.runtime.cache_folder import cache_folder, read_file, read_or_remove, remove, write_whole
 
 logger = logging.getLogger("weft.cache")
-
-_MOST_FILES = 64
 
 
 def cached_object(text: str, machine: Any) -> bytes:
     """The object file of a module that every process needs."""
     facts = (text, str(machine.triple), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     folder = cache_folder("runtime") if knobs.cache else None
-    return kept_object(folder, (*facts, _source()), lambda: _compile(text, machine), _MOST_FILES)
+    return kept_object(folder, (*facts, _source()), lambda: _compile(text, machine), model.OBJECTS_KEPT)
 
 
 def kept_object(

@@ -132,6 +132,8 @@ class MatrixFacts:
     """Rows of a tile register; 1 where an instruction takes vectors."""
     most_bytes: int = 1
     """Of the widest of the elements."""
+    together: int = 0
+    """Bytes of channels that an instruction takes of a place: neighbours then lie side by side; 0 where it is more."""
 
 
 class Executable(Protocol):

@@ -65,7 +65,7 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
     graph, in_use = structure_key(tuning.graph), tuning.database.accepted(tuning.target)
     labels = dict(in_use.algorithms.get(graph, {}))
     until = (1.0 - SHARE) * tuning.left
-    lasts = 0.5 * tuning.model_seconds  # most of its kernels are compiled by now
+    lasts = tuning.model_seconds
     seconds = {name: task.seconds / task.calls for task in tuning.tasks for name in task.nodes}
     for kind, names, choices, has in choices_of(tuning.made, tuning.offered, labels, seconds):
         for label in (one for one in choices if one != has):

@@ -21,8 +21,9 @@ import numpy as np
 from weft.builder import Built, DeviceBuilt
 from weft.compiler.kernels.build import Packing, lift_scheduled
 from weft.compiler.kernels.program import GroupProgram
-from weft.compiler.lowering.weights import LEAST_BYTES, WeightBlocks
+from weft.compiler.lowering.weights import WeightBlocks
 from weft.compiler.steps import aligned_array
+from weft.core import model
 from weft.core.errors import InternalError, RuntimeFault, WeftError
 from weft.loop.ir import Func
 from weft.loop.verifier import verify
@@ -69,11 +70,13 @@ class Kernel:
                 if parameter >= len(task.program.inputs):
                     self.results.append(own[at])
         size = sum(one.nbytes for one in fixed.values())
-        copies = min(settings.MOST_COPIES, 1 + settings.COLD * task.target.cache_bytes[1] // size) if size else 1
+        second, last = (settings.COLD * task.target.cache_bytes[at] for at in (1, -1))
+        filled = max(second, min(task.around, last, settings.MOST_COLD))
+        copies = min(settings.MOST_COPIES, 1 + filled // size) if size else 1
         self._bound: list[Any] = []
         for _ in range(copies):
             for at, one in fixed.items():
-                own[at] = blocks.copy(one) if one.nbytes >= LEAST_BYTES else aligned_array(np.array(one))
+                own[at] = blocks.copy(one) if one.nbytes >= model.NEAR_BYTES else aligned_array(np.array(one))
             self._bound.append(tuple(own[at] for at in range(len(self.parameters))))
         turns = list(map(self.function._fast, self._bound))
         if None in turns:

@@ -31,8 +31,7 @@ class Group(NamedTuple):
 
     features: Array
     prior: Array
-    gains: Array
-    """How many times as fast as the default each is; 0 for those that failed."""
+    gains: Array  # how many times as fast as the default each is; 0 for those that failed
 
 
 class CostModel(Protocol):

@@ -98,11 +98,9 @@ class Tuning:
     offered: dict[str, list[str]] = field(default_factory=dict)  # what can be chosen in the model (`algorithms.py`)
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
     """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
-    chose_algorithms: bool = False
-    """Whether another form of the model was put into use."""
+    chose_algorithms: bool = False  # whether another form of the model was put into use
     made: Graph = field(init=False, repr=False)
-    skipped: dict[str, str] = field(default_factory=dict)
-    """Tasks that cannot be measured, with the reason."""
+    skipped: dict[str, str] = field(default_factory=dict)  # tasks that cannot be measured, with the reason
     trials: int = 0
     started: float = field(default_factory=time.monotonic)
     stage: str = "looking at the model"
@@ -311,7 +309,7 @@ class Tuning:
             for key, one, other in zip(keys, *profiles):
                 pair = gains.setdefault(key, [0.0, 0.0])
                 pair[0], pair[1] = pair[0] + one, pair[1] + other
-        least, ratio, _ = spread([a / b for a, b in zip(*times)])
+        least, ratio, _ = spread(*times)
         before_, after_ = map(statistics.median, times)
         return {
             "before": before_, "after": after_, "ratio": ratio, "least": least, "problem": problem,
@@ -319,10 +317,12 @@ class Tuning:
         }  # fmt: skip
 
 
-def spread(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """The median of ratios, and between which two of them it lies, whatever their distribution, 19 times in 20."""
-    ranked, aside = sorted(ratios), math.sqrt(len(ratios))
-    low = max(0, int(len(ranked) / 2 - aside))
+def spread(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+    """The median of the ratios of best times in stretches, and between which two of them it lies 19 times in 20."""
+    size = max(1, len(before) // settings.STRETCHES)
+    parts = [slice(at, at + size) for at in range(0, len(before) - size + 1, size)]
+    ranked = sorted(min(before[part]) / min(after[part]) for part in parts)
+    low = max(0, int(len(ranked) / 2 - math.sqrt(len(ranked))))
     return ranked[low], statistics.median(ranked), ranked[-1 - low]
 
 
@@ -340,7 +340,7 @@ def pairs_in_turns(calls: Sequence[Callable[[], Any]], is_alone: bool) -> list[l
         passed = (time.perf_counter() - begun) / settings.PAIR_SECONDS
         if turn < 10 or passed < look:
             continue
-        least, _, most = spread([a / b for a, b in zip(*times)])
+        least, _, most = spread(*times)
         if passed > settings.LONGEST or most < 1 or (least > 1 and passed >= 1):
             break
         look += settings.GLANCE

@@ -13,9 +13,10 @@ is as fast as alone for milliseconds at a time: with 4 ms the same kernel measur
 machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neoverse-N1, load 6 to 15)."""
 DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
-COLD, MOST_COPIES = 2, 128
-"""Copies of constants fill the second cache of a core so many times, if they are not more than so many. With warm ones
-DQN was expected to gain 1.15, and gained 1.01."""
+COLD, MOST_COPIES, MOST_COLD = 2, 128, 256 << 20
+"""Copies of constants fill a cache so many times, by so many copies and bytes at most: a core's second, or, as far as
+the model's constants do, the last. With warm ones DQN was expected to gain 1.15, and gained 1.01; with the second
+filled BERT's products gained 1.05 to 1.10 alone, 0.98 in the model (x86, 340 MB of weights)."""
 HOPELESS = 1.6  # a point that takes so many times as long as the default after two turns is not measured further
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
 """How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
@@ -61,6 +62,7 @@ ACCEPTED = 3  # how often a set is measured anew because another process put som
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
 after each such share of it less long where the second is surely slower."""
+STRETCHES = 24  # of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy)
 DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said

@@ -34,13 +34,12 @@ class Task:
     key: str
     label: str
     target: Target
-    program: GroupProgram
-    """Never scheduled itself: `fresh` gives copies."""
+    program: GroupProgram  # never scheduled itself: `fresh` gives copies
     constants: Mapping[Value, Array] = field(default_factory=dict, repr=False)
     nodes: tuple[str, ...] = ()  # the names of the nodes that its kernels compute
+    around: int = 0  # bytes of all constants of the model, which a run of it reads between two calls
     calls: int = 1
-    seconds: float = 0.0
-    """What its calls take in one run of the model; 0 where nobody has measured."""
+    seconds: float = 0.0  # what its calls take in one run of the model; 0 where nobody has measured
 
     def fresh(self) -> GroupProgram:
         """The program, to be scheduled."""
@@ -85,6 +84,7 @@ def keyed(launch: Launch, graph: Graph, lowered: Lowered) -> tuple[GroupProgram,
 def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[float] = ()) -> list[Task]:
     """The tasks of a lowered model, the heaviest first; `seconds` is what each of its launches takes."""
     found: dict[str, Task] = {}
+    around = sum(array.nbytes for array in graph.constants.values())
     launches = [item for item in lowered.items if isinstance(item, Launch)]
     for at, launch in enumerate(launches):
         program, key = keyed(launch, graph, lowered)
@@ -93,7 +93,7 @@ def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[f
         old = found.get(key)
         if old is None:
             constants = {value: graph.constants[value] for value, _ in program.inputs if value in graph.constants}
-            found[key] = Task(key, launch.kernel.label, target, program, constants, names, 1, taken)
+            found[key] = Task(key, launch.kernel.label, target, program, constants, names, around, 1, taken)
         else:
             found[key] = replace(old, calls=old.calls + 1, seconds=old.seconds + taken, nodes=(*old.nodes, *names))
     return sorted(found.values(), key=lambda task: -task.seconds)

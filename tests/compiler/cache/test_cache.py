@@ -24,6 +24,7 @@ from weft.compiler import compile, load
 from weft.compiler.cache import models as cache
 from weft.compiler.saved import store
 from weft.compiler.specialize import Executor
+from weft.core import model as numbers
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
@@ -37,7 +38,7 @@ from weft.runtime.model import module_file
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A cache of its own, in which everything is kept; and a count of real compilations."""
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(numbers, "FORM_KEPT_SECONDS", 0.0)
     with knobs.override(cache_dir=tmp_path, cache=True):
         yield tmp_path / "models"
 
@@ -166,13 +167,13 @@ def test_it_can_be_turned_off_and_small_things_are_not_kept(folder, built, monke
     with knobs.override(cache=False):
         compile(mlp())
     assert not folder.exists()
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 1e9)
+    monkeypatch.setattr(numbers, "FORM_KEPT_SECONDS", 1e9)
     compile(mlp())
     assert len(built) == 2 and not list(folder.iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path, built, monkeypatch):
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(numbers, "FORM_KEPT_SECONDS", 0.0)
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with knobs.override(cache_dir=blocked):
@@ -226,10 +227,10 @@ def test_several_threads_may_compile_the_same_model(folder):
 def test_another_process_reads_it(folder, tmp_path):
     code = (
         "import sys, time, numpy as np\n"
-        "from weft.compiler import compile; from weft.compiler.cache import models as cache\n"
+        "from weft.compiler import compile; from weft.core import model\n"
         "from weft.compiler.specialize import Executor\n"
         "from tests.compiler.graphs import convnet, random_inputs\n"
-        "cache.LEAST_SECONDS = 0\n"
+        "model.FORM_KEPT_SECONDS = 0\n"
         "if sys.argv[2] == 'again': Executor._build = None\n"
         "graph = convnet()\n"
         "np.save(sys.argv[1], compile(graph)(*random_inputs(graph)))\n"
@@ -320,7 +321,7 @@ def test_a_full_disk_leaves_nothing_behind(folder, built, monkeypatch, room):
 def test_a_folder_that_others_can_write_is_not_used_and_that_is_said_once(
     tmp_path, built, caplog, monkeypatch, place, mode
 ):
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(numbers, "FORM_KEPT_SECONDS", 0.0)
     with knobs.override(cache_dir=tmp_path / "cache", cache=True):
         compile(mlp())
         folder = tmp_path / "cache" / "models"
@@ -369,13 +370,13 @@ import sys, numpy as np
 import helper
 from weft import te
 from weft.compiler import compile
-from weft.compiler.cache import models as cache
+from weft.core import model
 from weft.compiler.specialize import Executor
 from weft.graph.opspec import register
 from weft.graph.ir import Graph, Node, TensorType, Value
 import weft.ops
 
-cache.LEAST_SECONDS = 0
+model.FORM_KEPT_SECONDS = 0
 built = []
 plain = Executor._build
 Executor._build = lambda self, *given: built.append(1) or plain(self, *given)

@@ -8,6 +8,7 @@ import weft.ops  # noqa: F401
 from weft.compiler.control import bodies
 from weft.compiler.specialize import Executor
 from weft.compiler.steps import HostStep
+from weft.core import model as numbers
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
@@ -168,7 +169,7 @@ def check(module, arrays, wanted, times):
 @pytest.mark.parametrize("price", [0.0, 0.0005])
 @pytest.mark.parametrize("model", MODELS)
 def test_compiled_bodies_give_what_the_interpreter_gives(model, price, monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", price)
+    monkeypatch.setattr(numbers, "BODY_PRICE", price)
     graph, arrays = model()
     module = weft.compile(graph)
     check(module, arrays, interpret_graph(graph, arrays), 4)
@@ -178,7 +179,7 @@ def test_compiled_bodies_give_what_the_interpreter_gives(model, price, monkeypat
 @pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 @pytest.mark.parametrize("model", MODELS)
 def test_saved_modules_run_their_bodies(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
     graph, arrays = model()
     module = weft.compile(graph)
     wanted = interpret_graph(graph, arrays)
@@ -189,7 +190,7 @@ def test_saved_modules_run_their_bodies(model, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 def test_sizes_that_grow_are_left_open(monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
     monkeypatch.setattr(bodies.Region, "native", lambda *_: None)  # as where a node of the body has no kernel
     monkeypatch.setattr(bodies.Body, "waits", property(lambda _: False, lambda *_: None), raising=False)
     graph, arrays = growing(40)
@@ -212,7 +213,7 @@ def test_a_few_cheap_turns_are_not_compiled():
 
 @pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 def test_only_branches_that_are_taken_are_compiled(monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
     main, then, other = Part("main"), Part("then"), Part("other")
     x, choice = main.input("x", "float32", (64, 64)), main.input("choice", "bool", ())
     then_graph = then.finish([], [then("MatMul", x, main.constant(weight(64, 64)))])
@@ -228,7 +229,7 @@ def test_only_branches_that_are_taken_are_compiled(monkeypatch):
 @pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 @pytest.mark.parametrize("price", [0.0, 1e9])
 def test_what_a_body_hands_on_is_nobody_elses_array(price, monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", price)
+    monkeypatch.setattr(numbers, "BODY_PRICE", price)
     graph, arrays = recurrent(4)
     module = weft.compile(graph)
     for _ in range(2):
@@ -240,18 +241,18 @@ def test_what_a_body_hands_on_is_nobody_elses_array(price, monkeypatch):
 
 
 def test_other_batches_get_forms_of_their_own_but_not_without_end(monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
     part = Part("part")
     state = part.input("state")
     graph = part.finish([state], [part("Tanh", part("MatMul", state, part.constant(weight(8, 8))))])
     body = Executor(graph, find_target("cpu")).inner(graph, {}, False)
     for batch in range(1, 20):
         array = weight(batch, 8)
-        for _ in range(bodies.OFTEN + 2):
+        for _ in range(numbers.BODY_OFTEN + 2):
             np.testing.assert_allclose(body.run([array], 1)[0], np.tanh(array @ weight(8, 8)), rtol=1e-5, atol=1e-6)
-    assert body.compiled == bodies.MOST_FORMS
+    assert body.compiled == numbers.MOST_BODY_FORMS
     steady = [key for key, form in body._forms.items() if form.mask is None]
-    assert len(steady) == bodies.MOST_FORMS - 1
+    assert len(steady) == numbers.MOST_BODY_FORMS - 1
 
 
 def stopping():
@@ -271,7 +272,7 @@ def stopping():
 @pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 @pytest.mark.parametrize("model", [stopping, recurrent, growing, branches, scanned, collecting])
 def test_turns_in_native_code(model, monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
     graph, arrays = model()
     module = weft.compile(graph)
     check(module, arrays, interpret_graph(graph, arrays), 2)
@@ -280,7 +281,7 @@ def test_turns_in_native_code(model, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 def test_a_loop_without_limit_or_turns(monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
     main, body = Part("main"), Part("body")
     start, go_on = main.input("start", "float32", (2,)), main.input("go_on", "bool", ())
     turn, go, state = body.input("turn"), body.input("go"), body.input("state")

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from tests.compiler.control.test_bodies import Part, weight
-from weft.compiler.control import bodies
+from weft.core import model as numbers
 from weft.graph.interpreter import interpret_graph
 from weft.graph.passes.infer import infer
 
@@ -143,7 +143,7 @@ class RandomLoop:
 def test_random_loops(first, monkeypatch):
     for seed in range(first, first + 15):
         random = np.random.default_rng(seed)
-        monkeypatch.setattr(bodies, "PRICE", float(random.choice([0.0, 2e-4, 1e9])))
+        monkeypatch.setattr(numbers, "BODY_PRICE", float(random.choice([0.0, 2e-4, 1e9])))
         graph, arrays = RandomLoop(seed).graph()
         wanted, before = interpret_graph(graph, arrays), [array.copy() for array in arrays]
         module = weft.compile(graph)

@@ -14,6 +14,7 @@ from weft.compiler.control import bodies
 from weft.compiler.control import form as control_form
 from weft.compiler.specialize import Executor
 from weft.compiler.steps import HostStep
+from weft.core import model as numbers
 from weft.core.errors import RuntimeFault
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::weft.compiler.HostWarning")
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    monkeypatch.setattr(bodies, "PRICE", 0.0)
+    monkeypatch.setattr(numbers, "BODY_PRICE", 0.0)
 
 
 def region_of(module):
@@ -56,9 +57,9 @@ def test_a_list_may_start_empty():
 def test_a_kernel_that_meets_nothing_leaves_the_loop_to_the_host():
     graph, arrays = listing(0, "before")
     module = weft.compile(graph)
-    check(module, arrays, interpret_graph(graph, arrays), bodies.MOST_DECLINED + 1)
+    check(module, arrays, interpret_graph(graph, arrays), numbers.MOST_DECLINED + 1)
     region = region_of(module)
-    assert region.closed and region._declined == bodies.MOST_DECLINED
+    assert region.closed and region._declined == numbers.MOST_DECLINED
 
 
 def test_who_holds_a_shorter_list_keeps_it():

@@ -13,8 +13,9 @@ from tests.compiler.graphs import attention, check, convnet, mlp, random_inputs,
 from tests.compiler.test_calls import arrays_of, two_outputs
 from weft.compiler import HostWarning, compile
 from weft.compiler.device.arrays import DeviceArray
-from weft.compiler.device.runner import MOST_RECORDINGS, DeviceRunner
+from weft.compiler.device.runner import DeviceRunner
 from weft.compiler.steps import HostStep, NativeStep
+from weft.core import model
 from weft.core.errors import ArgumentError, RuntimeFault
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -119,9 +120,9 @@ def test_one_recording_serves_all_calls_at_the_same_addresses():
         module(*arrays)
     (slot,) = runner_of(module)._slots[None]
     assert len(slot._recordings) == 1
-    given = [module.to_device(arrays[0]) for _ in range(MOST_RECORDINGS + 4)]
+    given = [module.to_device(arrays[0]) for _ in range(model.MOST_RECORDINGS + 4)]
     made = [module(one) for one in given]
-    assert len(slot._recordings) == MOST_RECORDINGS
+    assert len(slot._recordings) == model.MOST_RECORDINGS
     for one in made:
         np.testing.assert_array_equal(one.numpy(), module(*arrays))
 

@@ -199,6 +199,7 @@ def test_host_nodes_and_open_shapes_are_refused_by_name(tmp_path):
 
 def test_names_are_made_for_c():
     assert c_name("my-model v1.2") == "my_model_v1_2" and c_name("3d") == "model_3d" and c_name("…") == "model"
+    assert c_name("x" * 300) == "x" * 100
 
 
 def test_the_processor_is_checked():

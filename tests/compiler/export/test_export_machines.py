@@ -16,9 +16,9 @@ from benchmarks import exports
 from benchmarks.machines import MACHINES, STRICT
 from tests.compiler.graphs import mlp, random_inputs
 from weft.compiler import compile, load
-from weft.compiler.cache import models as cache
 from weft.compiler.export import ExportError, export_library
 from weft.compiler.export.tools import zig, zig_target
+from weft.core import model
 from weft.core.errors import TargetError
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph
@@ -58,6 +58,30 @@ def test_a_model_runs_on_another_machine(tmp_path, name):
     (made,) = export_and_run(graph, machine, tmp_path, arrays)
     want = compile(graph)(*arrays)
     np.testing.assert_allclose(np.frombuffer(made, "float32").reshape(want.shape), want, rtol=1e-5, atol=1e-6)
+
+
+def in_bytes() -> Graph:
+    """Two convolutions and a product of bytes, with odd rows of places, and sums of every size between them."""
+    b = Builder("bytes")
+    x = b.input("x", (1, 3, 13, 13), "uint8")
+    for inputs, outputs, kernel, steps in ((3, 16, 3, 1), (16, 24, 3, 2), (24, 8, 1, 1)):
+        weight = b.constant(b.random.integers(-128, 128, (outputs, inputs, kernel, kernel)).astype(np.int8))
+        x = b.node("ConvInteger", x, weight, kernel_shape=[kernel] * 2, strides=[steps] * 2, pads=[kernel // 2] * 4)
+        x = b.node("Cast", b.node("BitwiseAnd", x, b.constant(np.int32(255))), to=2)
+    rows = b.node("Reshape", x, b.constant(np.array([7, 56], np.int64)))
+    weight = b.constant(b.random.integers(-128, 128, (56, 20)).astype(np.int8))
+    return b.finish(b.node("MatMulInteger", rows, weight), names=["y"])
+
+
+def test_products_of_bytes_by_the_matrix_instructions_of_another_machine(tmp_path):
+    machine, graph = ready("aarch64 i8mm"), in_bytes()
+    module = compile(graph, target=machine.target)
+    code = [repr(launch.kernel.scheduled) for launch in module.specializations[0].launches]
+    assert sum("neon_square_u8s8" in one for one in code) == 3
+    image = np.random.default_rng(3).integers(0, 256, (1, 3, 13, 13)).astype(np.uint8)
+    (made,) = export_and_run(graph, machine, tmp_path, [image])
+    want = compile(graph)(image)
+    np.testing.assert_array_equal(np.frombuffer(made, "int32").reshape(want.shape), want)
 
 
 @pytest.mark.parametrize("name", ["aarch64", "wasm in Node", "C by gcc"])
@@ -216,7 +240,7 @@ def test_an_index_outside_is_a_code_in_c(tmp_path):
 
 
 def test_c_of_a_form_from_the_cache_has_its_kernels(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(model, "FORM_KEPT_SECONDS", 0.0)
     with knobs.override(cache=True, cache_dir=tmp_path / "cache"):
         for turn in ("first", "second"):
             export_library(compile(mlp(), target="c"), tmp_path / turn, form="c")

@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from weft.compiler.kernels import build as kernels
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.core.progress import listening
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -24,7 +25,7 @@ def made(monkeypatch, tmp_path):
     """The kernels that LLVM made, by the number of their text; nothing is remembered from before."""
     texts: list[str] = []
     plain = kernels.llvm_compile.emit_object
-    monkeypatch.setattr(kernels, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(model, "KERNEL_KEPT_SECONDS", 0.0)
     monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
 
     def emit(text, target):

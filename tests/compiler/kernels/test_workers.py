@@ -17,6 +17,7 @@ from weft.codegen.llvm import child as llvm_child
 from weft.compiler.kernels import build as kernels
 from weft.compiler.kernels import workers
 from weft.compiler.kernels.workers import Job, Workers
+from weft.core import model
 from weft.core.errors import InternalError
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
@@ -32,6 +33,7 @@ OPS = ("Exp", "Sigmoid", "Tanh", "Abs", "Neg", "Sqrt")
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch):
     monkeypatch.setattr(workers, "_is_warm", True)
+    monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.0)
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     with knobs.override(num_threads=2):
         yield
@@ -58,6 +60,12 @@ def test_two_processes_make_jobs():
     assert len({process for _, process in found}) >= 2
 
 
+def test_nobody_forks_for_jobs_that_take_no_time(monkeypatch):
+    monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.3)
+    monkeypatch.setattr(workers, "_likely_seconds", 0.01)
+    assert set(made(20, lambda at: os.getpid())) == {os.getpid()}
+
+
 def test_beside_jax_nobody_forks(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", os)
     assert set(made(6, lambda at: os.getpid())) == {os.getpid()}
@@ -66,7 +74,7 @@ def test_beside_jax_nobody_forks(monkeypatch):
 @pytest.mark.parametrize("kind", ["raises", "dies", "hangs"])
 def test_what_a_child_does_not_make_is_made_here(kind, monkeypatch):
     here = os.getpid()
-    monkeypatch.setattr(workers, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(model, "PATIENCE_SECONDS", 0.2)
 
     def fail_elsewhere(at: int) -> int:
         if os.getpid() != here and at >= 1:
@@ -115,7 +123,7 @@ def graph() -> Graph:
 
 
 def test_code_is_the_same_by_one_process_and_by_two(monkeypatch, tmp_path):
-    monkeypatch.setattr(kernels, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(model, "KERNEL_KEPT_SECONDS", 0.0)
     codes = []
     for threads in (1, 2):
         monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())

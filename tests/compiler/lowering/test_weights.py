@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.compiler.lowering.weights import ALIGNMENT, BLOCK_BYTES, WeightBlocks
+from weft.compiler.lowering.weights import ALIGNMENT, WeightBlocks
+from weft.core import model
 from weft.runtime.model.module_file import prefer_large_pages
 
 RANDOM = np.random.default_rng(0)
@@ -27,9 +28,9 @@ def test_weights_lie_side_by_side_and_do_not_overlap() -> None:
 def test_a_weight_larger_than_a_block_gets_its_own() -> None:
     blocks = WeightBlocks()
     small = blocks.copy(np.arange(10))
-    large = blocks.copy(np.ones(BLOCK_BYTES + 8, np.uint8)[::1])
+    large = blocks.copy(np.ones(model.WEIGHT_BLOCK_BYTES + 8, np.uint8)[::1])
     turned = blocks.copy(np.arange(12).reshape(3, 4).T)
-    assert large.size == BLOCK_BYTES + 8 and large.all() and large.ctypes.data % ALIGNMENT == 0
+    assert large.size == model.WEIGHT_BLOCK_BYTES + 8 and large.all() and large.ctypes.data % ALIGNMENT == 0
     np.testing.assert_array_equal(small, np.arange(10))
     np.testing.assert_array_equal(turned, np.arange(12).reshape(3, 4).T)
     assert turned.flags.c_contiguous

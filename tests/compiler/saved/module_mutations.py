@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model as numbers
+
 MOST_WORDS = 120
 """Of one text so many words are changed, evenly; programs for a device are long."""
 
@@ -133,12 +135,11 @@ def main(folder: Path, first: int, stride: int) -> None:
     """Tries the mutations first, first + stride, … of each file; prints how they ended."""
     import weft.ops  # noqa: F401
     from weft.compiler import load
-    from weft.compiler.control import bodies
     from weft.core.errors import WeftError
     from weft.runtime.model.manifest import ModuleFileError
 
     warnings.simplefilter("ignore")
-    price = bodies.PRICE
+    price = numbers.BODY_PRICE
     counts: Counter[str] = Counter()
     for source in sorted(folder.glob("*.weft")):
         given = dict(np.load(source.with_suffix(".npz")))
@@ -152,7 +153,7 @@ def main(folder: Path, first: int, stride: int) -> None:
             (folder / "now").write_text(f"{source.name} {place}")
             broken.write_bytes(rewritten(source, text))
             np.empty = fenced
-            bodies.PRICE = 0.0 if at % 2 else price  # compiled at once, or interpreted
+            numbers.BODY_PRICE = 0.0 if at % 2 else price  # compiled at once, or interpreted
             try:
                 module = load(broken)
                 feeds = {}

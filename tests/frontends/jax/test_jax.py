@@ -188,6 +188,15 @@ def test_constants_share_their_memory():
     assert any(np.shares_memory(array, np.asarray(kept)) for array in graph.constants.values())
 
 
+def test_nodes_name_the_users_line_and_scope_also_inside_calls():
+    def scoped(x):
+        with jax.named_scope("block"):
+            return jnp.where(jnp.clip(x, 0, 1) > 0.5, x, jnp.sort(x))  # each a function that JAX has compiled apart
+
+    origins = {node.origin.partition(":")[0] for node in load(scoped, (np.ones((4, 8), "f"),)).graph.nodes}
+    assert len(origins) == 1 and origins.pop().startswith("block at "), origins
+
+
 def test_what_is_not_known_is_listed_at_once_with_the_users_lines():
     def odd(x):
         y = jnp.linalg.cholesky(x)

@@ -123,7 +123,9 @@ TABLES = {
         "inplace(m)", "inplace_mask(m)",
     ],
     "layers": [
-        "m @ n", "x @ n", "x @ p", "x @ r", "r @ r", "torch.bmm(x, p)", "torch.addmm(r[:1], m, n, beta=2, alpha=0.5)",
+        "m @ n", "x @ n", "x @ p", "x @ r", "r @ r", "torch.bmm(x, p)",
+        "torch._scaled_mm(m.repeat(8, 8).to(torch.float8_e4m3fn), n.T.repeat(16, 8).to(torch.float8_e4m3fn).t(), s, s, "
+        "out_dtype=torch.float32)", "torch.addmm(r[:1], m, n, beta=2, alpha=0.5)",
         "torch.baddbmm(s, x, p)", "F.linear(x, n.T, n[0])", "F.linear(m, n.T)", "torch.einsum('bij,bjk->bik', x, p)",
         "torch.einsum('bij,bkj->bik', x, y)", "torch.outer(r, r)", "torch.cdist(x, y)", "torch.cdist(x, y, p=1.0)",
         "torch.kron(m, m)", "torch.tensordot(x, n, 1)", "F.conv2d(q, w)", "F.conv2d(q, w, r.repeat(2)[:6], 2, 1)",

@@ -104,7 +104,12 @@ def test_elementwise_before_reshape():
     assert found == "Conv(%x, %w)\nMul(%p, %a_constant_lean)\nTanh(%a_mul)\nReshape(%y_tanh, %r_shape)"
     constants = "const %s: int64[3] = [2, 3, 3]\nconst %c: float32[3, 1] = [[1.0], [2.0], [3.0]]"
     found = done("%p = MatMul(%x, %w)\n%r = Reshape(%p, %s)\n%y = Add(%r, %c)", matrix, constants)
-    assert found.endswith("Reshape(%p, %s)\nAdd(%r, %c)")
+    assert found == "Gemm(%x, %w, %y_constant)\nReshape(%y_add, %s)"  # the constant written out for all rows
+    constants = (
+        "const %s: int64[3] = [2, 3, 3]\nconst %c: float32[3, 3] = [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]"
+    )
+    found = done("%p = MatMul(%x, %w)\n%r = Reshape(%p, %s)\n%y = Add(%r, %c)", matrix, constants)
+    assert found.endswith("Reshape(%p, %s)\nAdd(%r, %c)")  # it would be as large as what it is added to
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft import te
 from weft.core.dtypes import dtype
-from weft.expr.float8 import FLOAT8_FORMS
+from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.loop.interpreter import interpret
 from weft.targets.registry import find_target
 

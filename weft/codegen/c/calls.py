@@ -7,8 +7,9 @@ from weft.codegen.c.context import Context, Handler, bare
 from weft.codegen.c.expressions import rounded
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
-from weft.expr.intrinsics import REPORT
-from weft.expr.nodes import Call, Const, Expr
+from weft.expr.float8 import spelled_out
+from weft.expr.intrinsics import FLOAT8_FORMS, REPORT
+from weft.expr.nodes import Call, Const, Expr, Var
 from weft.runtime.faults import OUTSIDE
 
 _MATH = {
@@ -251,6 +252,13 @@ def _reinterpret(c: Context, e: Call) -> list[str]:
     return [from_bits(text, to.scalar) for text in bits]
 
 
+def _float8(c: Context, e: Call) -> list[str]:
+    given = Var("float8", e.args[0].dtype)
+    kind = types.register_type(given.dtype.scalar)
+    c.variable_lanes[given] = [c.temporary(kind, text) for text in c.lanes(e.args[0])]
+    return c.lanes(spelled_out(Call(e.name, (given,), e.dtype)))
+
+
 _PURE: dict[str, Handler] = {
     **dict.fromkeys(_MATH, _library), **dict.fromkeys(_BITWISE, _bitwise),
     "pow": _power, "rsqrt": _reciprocal_root, "sigmoid": _sigmoid, "normal_cdf": _normal_cdf,
@@ -258,6 +266,7 @@ _PURE: dict[str, Handler] = {
     "isnan": _classify, "isinf": _classify, "isfinite": _classify, "floor_fmod": _floor_fmod, "bit_not": _bit_not,
     "shift_left": _shift, "shift_right": _shift, "popcount": _count_bits, "clz": _count_bits,
     "reinterpret": _reinterpret,
+    **{f"{way}_{name}": _float8 for way in ("from", "to") for name in FLOAT8_FORMS},
 }  # fmt: skip
 _PURE.update({name: _quickly(_PURE[name]) for name in _QUICK})
 

@@ -18,8 +18,9 @@ from weft.codegen.llvm.convert import widen
 from weft.codegen.llvm.power import call_power
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
-from weft.expr.intrinsics import REPORT
-from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr
+from weft.expr.float8 import spelled_out
+from weft.expr.intrinsics import FLOAT8_FORMS, REPORT
+from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr, Var
 from weft.runtime.abi import TURN_BIT
 
 _LLVM_FLOAT = {
@@ -247,6 +248,12 @@ def _reinterpret(c: Context, e: Call) -> str:
     return value if a == b else c.emit(f"bitcast {a} {value} to {b}")
 
 
+def _float8(c: Context, e: Call) -> str:
+    given = Var("float8", e.args[0].dtype)
+    c.values[given] = c.value(e.args[0])
+    return c.value(spelled_out(Call(e.name, (given,), e.dtype)))
+
+
 _PURE: dict[str, Emitter] = {
     **dict.fromkeys(_LIBM, _elementary), **dict.fromkeys(_LLVM_FLOAT, _llvm_float),
     "neg": _negative, "abs": _absolute, "sigmoid": _sigmoid, "normal_cdf": _normal_cdf, "rsqrt": _rsqrt, "pow": _power,
@@ -254,6 +261,7 @@ _PURE: dict[str, Emitter] = {
     "copysign": _copysign, "fma": _fma, **dict.fromkeys(_BITWISE, _bitwise), "bit_not": _bit_not,
     "shift_left": _shift, "shift_right": _shift, "popcount": _popcount, "clz": _leading_zeros,
     "reinterpret": _reinterpret,
+    **{f"{way}_{name}": _float8 for way in ("from", "to") for name in FLOAT8_FORMS},
 }  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from weft.core.install import hint
 from weft.runtime.jit import JitModule, defined_names, known_symbols
 
 _CHILD_SECONDS = 300
-_DECLARED = re.compile(r'^declare [^@]*@"?([\w.$]+)"?\(', re.MULTILINE)
+_DECLARED = re.compile(r'\ndeclare [^@]*@"?([\w.$]+)"?\(')
 
 
 def is_native(target: Machine) -> bool:
@@ -39,7 +39,7 @@ def feature_text(target: Machine) -> str:
 
 
 _VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
-_SHAPED_LOOP = re.compile(r"^  br i1 .*!llvm\.loop", re.MULTILINE)
+_SHAPED_LOOP = re.compile(r"\n  br i1 .*!llvm\.loop")
 _SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
 _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
 

@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import llvmlite.binding as llvm
 
 from weft.compiler.cache.code_key import Opaque, operators_key, target_key
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.core.version import VERSION
 from weft.graph.ir import Array, Graph, dtype_name
@@ -51,12 +52,6 @@ from weft.targets.base import Target, fact_text
 Form = TypeVar("Form")
 
 logger = logging.getLogger("weft.compiler")
-
-LEAST_SECONDS = 0.5
-"""What compiles faster is not worth a file."""
-
-MUCH = 1 << 30
-"""Bytes in one entry of which a user should know."""
 
 _ABANDONED_SECONDS = 3600
 """A file that was begun so long ago and is not in place yet will never be."""
@@ -108,9 +103,9 @@ class Entry:
             return None
         try:
             write(self.path)
-            if weights >= MUCH:
+            if weights >= model.ANNOUNCED_BYTES:
                 said = "`weft cache` lists and clears, WEFT_CACHE=0 keeps nothing"
-                logger.warning("%.1f GB are kept in the cache, in %s: %s", weights / MUCH, self.path.parent, said)
+                logger.warning("%.1f GB are kept in the cache, in %s: %s", weights / 2**30, self.path.parent, said)
             clear(limit)
         except Exception as error:  # noqa: BLE001 — the model is compiled whatever happens
             logger.info("%s could not be kept in the cache: %r", self.path.name, error)

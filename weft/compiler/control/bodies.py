@@ -27,6 +27,7 @@ from weft.compiler.cache.models import NO_MATTER
 from weft.compiler.control.form import ControlForm
 from weft.compiler.control.parts import NoControl
 from weft.compiler.sizes.deciding import deciding_inputs
+from weft.core import model
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
@@ -49,34 +50,9 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.support import substitute_values
 from weft.graph.shapes import unknown_dim
 from weft.runtime.model.fastcall import Fast
-from weft.runtime.model.stored import LARGEST_BOUND_VALUE
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.compiler")
-
-PRICE = 0.03
-"""Seconds of interpreting after which a body is compiled; compiling takes some tenths of a second, once."""
-
-NODE_SECONDS = 2e-5
-"""What the interpreter takes for a node, beside its arithmetic."""
-
-OPERATION_SECONDS = 5e-10
-"""What it takes for one operation of a product or a convolution."""
-
-MOST_FORMS = 8
-"""So many times a body is compiled at most."""
-
-STEADY_RUNS = 2
-"""After so many runs with the same shapes one after another they are taken to stay."""
-
-OFTEN = 16
-"""A form for changing sizes that meets the same ones so often is replaced by one for just these."""
-
-MOST_DECLINED = 8
-"""A native form that has declined so many calls is given up."""
-
-MOST_REMEMBERED = 4096
-"""Sets of shapes whose form is remembered."""
 
 _VALUE, _RANK = -1, -2
 
@@ -176,14 +152,14 @@ class Body:
     def _key_of(self, at: int, array: Any) -> Any:
         if not isinstance(array, np.ndarray):
             return None
-        value = array.tobytes() if at in self._bound and array.size <= LARGEST_BOUND_VALUE else None
+        value = array.tobytes() if at in self._bound and array.size <= model.LARGEST_BOUND_VALUE else None
         return array.shape if value is None and at not in self._untyped else (array.shape, array.dtype, value)
 
     def _comes_back(self, key: Key) -> bool:
         """Whether a set of shapes that has no form of its own was met often enough, one run after another."""
         self._streak = self._streak + 1 if key == self._last else 0
         self._last = key
-        return self._streak >= OFTEN and self.compiled < MOST_FORMS
+        return self._streak >= model.BODY_OFTEN and self.compiled < model.MOST_BODY_FORMS
 
     def _meet(self, key: Key, arrays: Sequence[Any]) -> Form | None:
         with self._lock:
@@ -194,19 +170,19 @@ class Body:
                 self._streak = self._streak + 1 if key == self._last else 0
                 self._last = key
             self._compare(key)
-            steady = self._streak >= STEADY_RUNS or not any(self._varying)
+            steady = self._streak >= model.STEADY_RUNS or not any(self._varying)
             if found is None and not steady:
                 found = next((one for one in self._open if _masked(key, one.mask) == one.fitting), None)
             if found is None or steady:
                 self.owed += self._cost(key, arrays)
-                if self.owed >= PRICE and self.compiled < MOST_FORMS and not self.waits:
+                if self.owed >= model.BODY_PRICE and self.compiled < model.MOST_BODY_FORMS and not self.waits:
                     found = self._compile(key, arrays, steady)
             if found is not None:
                 self._remember(key, found)
             return found
 
     def _remember(self, key: Key, form: Form) -> None:
-        if len(self._forms) >= MOST_REMEMBERED:
+        if len(self._forms) >= model.SHAPES_REMEMBERED:
             self._forms = {known: one for known, one in self._forms.items() if one.mask is None}
         self._forms[key] = form
 
@@ -228,21 +204,21 @@ class Body:
         """The seconds that the interpreter takes, roughly."""
         found = self._costs.get(key)
         if found is None:
-            if len(self._costs) >= MOST_REMEMBERED:
+            if len(self._costs) >= model.SHAPES_REMEMBERED:
                 self._costs.clear()
             found = self._costs[key] = self._estimate(arrays)
         return found
 
     def _estimate(self, arrays: Sequence[Any]) -> float:
         graphs = list(all_graphs(self.graph))
-        seconds = NODE_SECONDS * sum(len(graph.nodes) for graph in graphs)
+        seconds = model.NODE_SECONDS * sum(len(graph.nodes) for graph in graphs)
         if any(has(node, "heavy") for graph in graphs for node in graph.nodes):
             try:
                 typed = infer(self._typed(arrays, None))
             except GraphError:
                 return seconds  # the interpreter says what is wrong
             heavy = [node for graph in all_graphs(typed) for node in graph.nodes if has(node, "heavy")]
-            seconds += OPERATION_SECONDS * sum(map(operations, heavy))
+            seconds += model.OPERATION_SECONDS * sum(map(operations, heavy))
         return seconds
 
     # -------------------------------------------------------------------------------------------------------- compiling
@@ -257,7 +233,7 @@ class Body:
             for at, (value, array) in enumerate(zip(graph.inputs, arrays))
             if at in self._bound
             and isinstance(array, np.ndarray)
-            and array.size <= LARGEST_BOUND_VALUE
+            and array.size <= model.LARGEST_BOUND_VALUE
             and (mask is None or not mask[at])
         }
         with knobs.override(**self._settings):
@@ -305,7 +281,7 @@ class Region(Body):
         made: list[Any] | None = None if form is None else form.runner.run(arrays, threads)
         if form is not None and made is None:
             self._declined += 1
-            if self._declined >= MOST_DECLINED:
+            if self._declined >= model.MOST_DECLINED:
                 self.close("it meets sizes that no kernel is made for")
         return made
 
@@ -325,7 +301,7 @@ class Region(Body):
         values = {
             at: array
             for at, array in enumerate(arrays)
-            if at in self._bound and array.size <= LARGEST_BOUND_VALUE and (mask is None or not mask[at])
+            if at in self._bound and array.size <= model.LARGEST_BOUND_VALUE and (mask is None or not mask[at])
         }
         try:
             with knobs.override(**self._settings):

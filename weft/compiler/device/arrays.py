@@ -103,7 +103,7 @@ class DeviceArray:
         self.device.synchronize(self.stream)
         if self.check is not None:
             self.check(self.stream)
-        kind = np.dtype(np.uint16) if self.dtype_name == "bfloat16" else self.dtype
+        kind = self.dtype if self.dtype.isbuiltin == 1 else np.dtype(f"u{self.dtype.itemsize}")
         return {"shape": self.shape, "typestr": kind.str, "data": (address, False), "version": 3, "strides": None}
 
     @property

@@ -20,6 +20,7 @@ from weft.compiler.device.arrays import DeviceArray, Lease
 from weft.compiler.lowering.memory import aligned
 from weft.compiler.run import HostRunner, Inner
 from weft.compiler.steps import HostStep, NativeStep, Program, RestStep
+from weft.core import model
 from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault
 from weft.graph.ir import Array, dtype_name
@@ -28,9 +29,6 @@ from weft.runtime.faults import OUTSIDE, REASONS
 from weft.runtime.model.fastcall import Fast
 from weft.targets.base import Device, Recording, Target
 
-MOST_SLOTS = 4
-MOST_RECORDINGS = 16
-"""Of a slot: so many sets of addresses have their recording."""
 ALIGNMENT = 16
 """Bytes that the start of every buffer is a multiple of."""
 
@@ -129,7 +127,7 @@ class Slot:
             launches = [one for call in self.model.launches(step, bases, self.arena, self.errors) for one in call]
             # The addresses are kept with the recording: no other memory gets the identity of one of them meanwhile.
             found = self._recordings[key] = (bases, self.model.device.record(launches))
-            if len(self._recordings) > MOST_RECORDINGS:
+            if len(self._recordings) > model.MOST_RECORDINGS:
                 self._recordings.popitem(last=False)
         else:
             self._recordings.move_to_end(key)
@@ -388,7 +386,7 @@ class DeviceRunner(HostRunner):
 
     def _give(self, stream: Any, slot: Slot) -> None:
         kept = self._slots.setdefault(stream, [])
-        if len(kept) < MOST_SLOTS:
+        if len(kept) < model.MOST_SLOTS:
             kept.append(slot)
 
 

@@ -89,8 +89,8 @@ TAKEN = frozenset("main math stddef stdint stdio stdlib string".split())
 
 
 def c_name(text: str) -> str:
-    """A name that C takes, and files beside ours, made from any text."""
-    plain = re.sub(r"[^0-9A-Za-z_]+", "_", text).strip("_").lower()
+    """A name that C takes, and files beside ours, made from any text (a file system takes 255 characters)."""
+    plain = re.sub(r"[^0-9A-Za-z_]+", "_", text)[:100].strip("_").lower()
     return plain if plain.isidentifier() and plain not in TAKEN else f"model_{plain}".rstrip("_")
 
 

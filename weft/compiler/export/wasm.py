@@ -14,6 +14,7 @@ from weft.core.version import VERSION
 
 ARRAYS = {
     "float32": "Float32Array", "float64": "Float64Array", "float16": "Uint16Array", "bfloat16": "Uint16Array",
+    "float8_e4m3fn": "Uint8Array", "float8_e5m2": "Uint8Array",
     "int8": "Int8Array", "int16": "Int16Array", "int32": "Int32Array", "int64": "BigInt64Array", "bool": "Uint8Array",
     "uint8": "Uint8Array", "uint16": "Uint16Array", "uint32": "Uint32Array", "uint64": "BigUint64Array",
 }  # fmt: skip

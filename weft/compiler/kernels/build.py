@@ -24,8 +24,9 @@ from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.compiler.cache.models import weft_itself
 from weft.compiler.kernels.inplace import overwritable
 from weft.compiler.kernels.layouts import fill_borders
-from weft.compiler.kernels.program import GroupProgram
+from weft.compiler.kernels.program import GroupProgram, Programs
 from weft.compiler.kernels.workers import Job, Workers, elsewhere
+from weft.core import model
 from weft.core.errors import ExpressionError
 from weft.core.knobs import knobs
 from weft.expr.digits import Digit, are_whole, digit_of
@@ -47,12 +48,6 @@ from weft.schedule.trace import Trace
 from weft.targets.base import Target, fact_text
 
 logger = logging.getLogger("weft.compiler")
-
-MOST_KEPT, LEAST_SECONDS = 4096, 0.02
-"""Kernels in the cache folder, and what LLVM must have taken for one to be kept there."""
-
-MOST_CACHED = 512
-"""Kernels that a process remembers, so that compiling a model again, or a part of it, is quick."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +198,7 @@ class KernelCompiler:
         """How many channels of a convolution's sums lie together."""
         self.machine = fact_text(target)
         """The facts about the target, as a part of what kernels are known by."""
+        self.programs = Programs()
         self._workers = Workers()
         self._handed: dict[str, Kernel] = {}
         self._refused: dict[str, Exception] = {}
@@ -231,7 +227,7 @@ class KernelCompiler:
         if found is None:
             found = self._make(program, fixed, label, record=record)
             _CACHE[key] = found
-            if len(_CACHE) > MOST_CACHED:
+            if len(_CACHE) > model.KERNELS_REMEMBERED:
                 _CACHE.popitem(last=False)
         else:
             _CACHE.move_to_end(key)
@@ -281,7 +277,7 @@ class KernelCompiler:
 
     def _kept(self, made: Code) -> Code:
         """Code that others made, in the cache folder too."""
-        kept_object(self._folder, self._facts(made.llvm_ir), lambda: made.object_code, MOST_KEPT)
+        kept_object(self._folder, self._facts(made.llvm_ir), lambda: made.object_code, model.KERNELS_KEPT)
         return made
 
     def _facts(self, text: str) -> Sequence[str]:
@@ -294,7 +290,7 @@ class KernelCompiler:
         text = generate(lowered, self.target, intrinsics=self.target.intrinsics())
         middle = time.thread_time()
         make = functools.partial(llvm_compile.emit_object, text, self.target)
-        code = kept_object(self._folder, self._facts(text), make, MOST_KEPT, LEAST_SECONDS)
+        code = kept_object(self._folder, self._facts(text), make, model.KERNELS_KEPT, model.KERNEL_KEPT_SECONDS)
         said = "%s: lowered in %.3f s, %.3f s in LLVM for %d KB of text"
         logger.debug(said, label, middle - start, time.thread_time() - middle, len(text) >> 10)
         return Code(text, code, turns_by_call(lowered))

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.expr.bounds import Ranges, interval
 from weft.expr.nodes import (
     LE,
@@ -52,10 +53,6 @@ from weft.loop.visit import child_stmts, walk_exprs, walk_stmts
 
 Nest = tuple[Block, tuple[For, ...]]
 """A block and the loops around it, outermost first."""
-
-
-MOST_TRIED = 1 << 21
-"""Iterations that are tried to see whether they meet."""
 
 
 def overwritable(func: Func) -> list[tuple[int, int]]:
@@ -185,7 +182,7 @@ def _apart(bindings: Sequence[Expr], sizes: Mapping[Var, int], tests: Sequence[E
     """Whether the loops of a group reach a point once: seen from the form of one binding, else by trying them all."""
     if len(bindings) == 1 and _is_number(bindings[0], sizes):
         return True
-    if math.prod(sizes.values()) > MOST_TRIED:
+    if math.prod(sizes.values()) > model.OVERLAP_TRIALS:
         return False
     grid = np.indices(tuple(sizes.values()), np.int64).reshape(len(sizes), -1)
     values = dict(zip(sizes, grid))
@@ -194,15 +191,19 @@ def _apart(bindings: Sequence[Expr], sizes: Mapping[Var, int], tests: Sequence[E
         if set(free_vars(test)) <= set(sizes):
             tried = _try(test, values)
             runs = runs if tried is None else runs & tried
-    points = np.zeros(grid.shape[1], np.int64)
+    points, most = np.zeros(grid.shape[1], np.int64), 1
     for binding in bindings:
         tried = _try(binding, values)
         if tried is None:
             return False
         span = int(tried.max()) - int(tried.min()) + 1
-        points = points * span + (tried - tried.min())
+        points, most = points * span + (tried - tried.min()), most * span
     points = points[runs]
-    return len(np.unique(points)) == len(points)
+    if most > 8 * model.OVERLAP_TRIALS:
+        return len(np.unique(points)) == len(points)
+    met = np.zeros(most, bool)
+    met[points] = True
+    return int(np.count_nonzero(met)) == len(points)
 
 
 def _is_number(binding: Expr, sizes: Mapping[Var, int]) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from weft.core import model
 from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Select, Var, const, int_value
 from weft.expr.visit import uses_any, walk
 from weft.graph.ir import Value
@@ -23,9 +24,6 @@ from weft.loop.visit import walk_exprs, walk_stmts
 from weft.schedule.schedule import Schedule
 
 Access = tuple[Buffer, Sequence[Expr]]
-
-SHORT_SUM = 4
-"""Sums for a single block of channels are short up to so many times its size; those for several up to its size."""
 
 
 def apply_layouts(
@@ -97,7 +95,7 @@ def _channel_of_sums(block: Block, size: int) -> Var | None:
     if any(walk(test, Load) for test in choices):
         return None  # sums that are taken only where data says so follow the layout of what they stand in for
     length = _extent(block, channel)
-    short = SHORT_SUM * size if length == size else size
+    short = model.SHORT_SUM * size if length == size else size
     if length % size or length < size or _has_short_sums(block, size, short):
         return None
     others = [read for read in block.reads if read.buffer is not region.buffer]

@@ -4,16 +4,18 @@
 
 In: the nodes of a group, a convolution with a 1 × 1 window and elementwise work around it, all of it laid out plainly.
 Out: the same nodes on values of the other shape, in the same memory; None for another group. Lanes then lie along the
-places without a rest at the end of each row. It pays where images fill vectors, but neither channels nor rows do.
+places without a rest at the end of each row. It pays where images fill vectors, but neither channels nor rows do, and
+where how long a row is stays open.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from weft.graph.ir import Array, Node, TensorType, Value
+from weft.graph.ir import Array, Dim, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.layout import is_elementwise
+from weft.graph.shapes import same_shape, times
 
 
 def merge_places(
@@ -23,9 +25,11 @@ def merge_places(
     anchors = [node for node in nodes if has(node, "convolution")]
     if len(anchors) != 1 or not _is_pointwise(anchors[0]):
         return None
-    image = anchors[0].outputs[0].tensor.static
-    if image[1] % lanes == 0 or image[3] % lanes == 0 or image[2] * image[3] % lanes:
-        return None
+    kind = anchors[0].outputs[0].tensor
+    if kind.is_static:
+        image = kind.static
+        if image[1] % lanes == 0 or image[3] % lanes == 0 or image[2] * image[3] % lanes:
+            return None
     if not all(node is anchors[0] or is_elementwise(node) for node in nodes):
         return None
     new = _merged_values(nodes, anchors[0], constants, laid)
@@ -42,7 +46,7 @@ def _merged_values(
     nodes: Sequence[Node], anchor: Node, constants: Mapping[Value, Array], laid: Collection[Value]
 ) -> dict[Value, Value] | None:
     """For each value of the nodes one of the other shape; weight and bias of the convolution stay what they are."""
-    image = anchor.outputs[0].tensor.static[2:]
+    image = anchor.outputs[0].tensor.dims[2:]
     kept = {v: v for v in anchor.inputs[1:] if v is not None}
     new: dict[Value, Value] = {}
     for value in {v: None for node in nodes for v in (*node.inputs, *node.outputs) if v is not None}:
@@ -51,9 +55,9 @@ def _merged_values(
                 return None
             continue
         shape = _merged(value, image)
-        if shape is None or value in laid or (value in constants and shape != value.tensor.static):
+        if shape is None or value in laid or (value in constants and shape != value.tensor.dims):
             return None
-        new[value] = value if shape == value.tensor.static else Value(value.name, TensorType(value.tensor.dtype, shape))
+        new[value] = value if shape == value.tensor.dims else Value(value.name, TensorType(value.tensor.dtype, shape))
     return {**kept, **new}
 
 
@@ -65,13 +69,13 @@ def _is_pointwise(node: Node) -> bool:
     return not any(attributes.get("pads") or ()) and set(attributes.get("strides") or (1,)) == {1}
 
 
-def _merged(value: Value, image: tuple[int, ...]) -> tuple[int, ...] | None:
+def _merged(value: Value, image: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
     """The shape of a value with its places in one row; None where its places are others than the image's."""
     kind = value.type
-    if not isinstance(kind, TensorType) or not kind.is_static:
+    if not isinstance(kind, TensorType) or kind.shape is None:
         return None
-    shape = kind.static
+    shape = kind.dims
     places = (1, 1, *shape)[-2:]
-    if places == (1, 1):
+    if same_shape(places, (1, 1)):
         return shape
-    return (*shape[:2], 1, image[0] * image[1]) if len(shape) == 4 and places == image else None
+    return (*shape[:2], 1, times(*image)) if len(shape) == 4 and same_shape(places, image) else None

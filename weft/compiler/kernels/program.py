@@ -9,25 +9,24 @@ a `NoKernel`, whose text is the reason that the report gives.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft import te
 from weft.compiler.kernels.layouts import apply_layouts
 from weft.compiler.kernels.places import merge_places
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.expr.nodes import Buffer, Var, const
 from weft.expr.visit import free_vars, substitute
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Node, TensorType, Value
 from weft.graph.opspec import Compute, has
+from weft.graph.passes.common import attributes_key
 from weft.graph.passes.layout import Layout
 from weft.graph.shapes import follows, same_shape, tidy
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import PlaceholderOp, Tensor
-
-EMBEDDED = 1
-"""Constants of at most so many elements become literals of the program."""
 
 
 class NoKernel(WeftError):
@@ -45,6 +44,8 @@ class GroupProgram:
     """Outputs whose borders the kernel fills with zeros."""
     sizes: Mapping[str, Var] = field(default_factory=dict)
     """The open size of the graph that each size of the program stands for."""
+    own_weights: bool = False
+    """Whether what large constants hold has made it what it is."""
 
     def note(self, key: str, value: Any) -> None:
         """Adds a note to the program, for its schedule."""
@@ -69,6 +70,65 @@ def kernel_tensor(value: Value, sizes: Collection[Var]) -> TensorType:
     return kind
 
 
+class Programs:
+    """The programs of groups, each built once: layers of a model differ in their weights only."""
+
+    def __init__(self) -> None:
+        self._built: dict[Any, tuple[GroupProgram, dict[Value, int]]] = {}
+
+    def build(
+        self,
+        nodes: Sequence[Node],
+        outputs: Sequence[Value],
+        constants: Mapping[Value, Array],
+        layouts: Mapping[Value, Layout],
+        block: int,
+        sizes: Collection[Var],
+    ) -> GroupProgram:
+        """`build_program`, or a copy of what it gave for nodes that differ in nothing that it looked at."""
+        numbers: dict[Value, int] = {}
+        for node in nodes:
+            for value in (*node.inputs, *node.outputs):
+                if value is not None:
+                    numbers.setdefault(value, len(numbers))
+        key = _key(nodes, numbers, constants, layouts)
+        if key is None:
+            return build_program(nodes, outputs, constants, "kernel", layouts, block, sizes)
+        key = (key, tuple(numbers[value] for value in outputs), block)
+        if key not in self._built:
+            made = build_program(nodes, outputs, constants, "kernel", layouts, block, sizes)
+            if not made.own_weights:
+                self._built[key] = replace(made, schedule=made.schedule.copy()), numbers
+            return made
+        found, theirs = self._built[key]
+        ours = dict(zip(theirs, numbers))
+        inputs, results = (tuple((ours[v], buffer) for v, buffer in part) for part in (found.inputs, found.outputs))
+        return replace(found, schedule=found.schedule.copy(), inputs=inputs, outputs=results)
+
+
+def _key(
+    nodes: Sequence[Node],
+    numbers: Mapping[Value, int],
+    constants: Mapping[Value, Array],
+    layouts: Mapping[Value, Layout],
+) -> Any:
+    """Nodes and their values, but for names and weights; None where that says too little."""
+    values: list[Any] = []
+    for value in numbers:
+        array = constants.get(value)
+        if not isinstance(value.type, TensorType) or not value.type.is_static:
+            return None
+        if array is not None and array.dtype.kind in "OUS":
+            return None
+        content = None if array is None else array.tobytes() if array.size <= model.SMALL_CONSTANT else b""
+        values.append((value.type.dtype, value.type.static, layouts.get(value), array is None, content))
+    if any(node.graphs for node in nodes):
+        return None
+    places = [tuple(-1 if v is None else numbers[v] for v in (*node.inputs, *node.outputs)) for node in nodes]
+    uses = [(node.domain, node.op, len(node.inputs), attributes_key(node.attributes)) for node in nodes]
+    return (*places, *uses, *values)
+
+
 def build_program(
     nodes: Sequence[Node],
     outputs: Sequence[Value],
@@ -85,12 +145,12 @@ def build_program(
     """
     if not any(has(node, "convolution") for node in nodes):
         block = 1
-    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 else None
+    merged = merge_places(nodes, constants, layouts or {}, block) if block > 1 or sizes else None
     if merged is not None:
-        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name)
+        made = _built(merged[0], [merged[1][value] for value in outputs], constants, name, sizes)
         old = {new: value for value, new in merged[1].items()}
         inputs, results = ([(old[value], buffer) for value, buffer in part] for part in (made.inputs, made.outputs))
-        return GroupProgram(made.schedule, tuple(inputs), tuple(results))
+        return replace(made, inputs=tuple(inputs), outputs=tuple(results))
     made = _built(nodes, outputs, constants, name, sizes)
     touched = layouts and any(value in layouts for value, _ in (*made.inputs, *made.outputs))
     return _laid_out(made, layouts or {}, block) if touched or block > 1 else made
@@ -117,7 +177,7 @@ def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout], block: int
         for value, buffer in now[count:]
         if value in layouts and any(before or after for before, after in layouts[value].border)
     )
-    return GroupProgram(program.schedule, tuple(now[:count]), tuple(now[count:]), bordered)
+    return replace(program, inputs=tuple(now[:count]), outputs=tuple(now[count:]), bordered=bordered)
 
 
 class _Builder:
@@ -129,6 +189,7 @@ class _Builder:
         self.own: dict[Var, Var] = {}
         self.tensors: dict[Value, Tensor] = {}
         self.inputs: list[tuple[Value, Tensor]] = []
+        self.own_weights = False
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor of a value: made here, a literal, or a parameter."""
@@ -137,7 +198,7 @@ class _Builder:
             return found
         kind = self.type(value)
         array = self.constants.get(value)
-        if array is not None and array.size == EMBEDDED:
+        if array is not None and array.size == model.EMBEDDED_ELEMENTS:
             literal = const(array.reshape(-1)[0].item(), kind.dtype)
             made: Tensor = te.compute(kind.static, lambda *_: literal, name=f"literal{len(self.tensors)}")
         else:
@@ -171,7 +232,10 @@ class _Builder:
             None if v is None or position in spec.shape_inputs else self.tensor(v)
             for position, v in enumerate(node.inputs)
         ]
-        tensors = spec.tensors(Compute(node, types, results, values), given)
+        use = Compute(node, types, results, values)
+        tensors = spec.tensors(use, given)
+        seen = [v for at, v in enumerate(values) if v is not None and at in use.looked_at]
+        self.own_weights |= any(v.size > model.SMALL_CONSTANT for v in seen)
         if tensors is None:
             raise NoKernel(f"this use of {node.op} has no compiled form")
         for value, kind, tensor in zip(node.outputs, results, tensors):
@@ -190,7 +254,7 @@ class _Builder:
         read = set(schedule.func.buffers)
         inputs = tuple((value, tensor) for value, tensor in self.inputs if tensor in read)
         own = {local.name: var for var, local in self.own.items()}
-        return GroupProgram(schedule, inputs, tuple(results), sizes=own)
+        return GroupProgram(schedule, inputs, tuple(results), sizes=own, own_weights=self.own_weights)
 
 
 def _copy(source: Tensor, name: str) -> Any:

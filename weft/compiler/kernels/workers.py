@@ -7,7 +7,7 @@ the oldest first, while this process plans further ones, and then makes jobs fro
 
 A process that is forked while other threads run (torch's, BLAS's) finds their locks as they were. LLVM's are taken
 before; for whatever else a child might wait for, nobody depends on one: a job that fails there, or of which nothing is
-heard for `PATIENCE_SECONDS`, is made here. Where there is no fork that other libraries bear (anywhere but on Linux, or
+heard for long, is made here. Where there is no fork that other libraries bear (anywhere but on Linux, or
 beside JAX, which warns of it), and with one thread, this process makes all jobs.
 """
 
@@ -23,6 +23,7 @@ import signal
 import struct
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,21 +31,25 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from weft.codegen.llvm.child import nobody_in_llvm
+from weft.core import model
 from weft.runtime.threads import get_threads
 
 logger = logging.getLogger("weft.compiler")
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 30.0
-MOST_CHILDREN = 15
-ENOUGH_JOBS = 3
-"""Jobs that wait when a process is forked for them: a fork copies tables and pages, for some milliseconds."""
 _MOST_JOBS = 1 << 16
-_ROW = struct.Struct("<qqq")
-"""What a child tells: which job it has made (-1: it ends), and where the result is."""
+_ROW = struct.Struct("<qqqd")
+"""What a child tells: which job it has made (-1: it ends), where the result is, and the seconds that it took."""
 _is_warm = False
-_END = _ROW.pack(-1, 0, 0)
+_likely_seconds = 0.1
+"""What a job takes, by the last ones."""
+_END = _ROW.pack(-1, 0, 0, 0.0)
+
+
+def _note(seconds: float) -> None:
+    global _likely_seconds
+    _likely_seconds += (seconds - _likely_seconds) / 4
 
 
 class Job(Generic[T]):
@@ -100,7 +105,7 @@ class Workers:
         self._children: list[_Child] = []
         self._claims: mmap.mmap | None = None
         may_fork = sys.platform == "linux" and "jax" not in sys.modules
-        self._most = min(get_threads() - 1, MOST_CHILDREN) if may_fork else 0
+        self._most = min(get_threads() - 1, model.MOST_CHILDREN) if may_fork else 0
 
     def submit(self, job: Job[Any], asked: Callable[[], Any] | None = None) -> None:
         """Has a job made at some time; by others, where they were asked."""
@@ -111,8 +116,9 @@ class Workers:
         self.jobs.append(job)
         if not _is_warm:  # the first loads what all need, in this process and so in its children
             _is_warm = True
-            self._try(len(self.jobs) - 1)
-        self._fork(ENOUGH_JOBS)
+            with suppress(Exception):  # raised again to who asks for the result
+                job.result()
+        self._fork(model.ENOUGH_JOBS)
 
     def finish(self) -> None:
         """Makes what is not made yet. A job that fails stays as it is: its error is raised to who asks for it."""
@@ -127,7 +133,7 @@ class Workers:
             self._fork(2)
             self._try(at)
         while self._children:
-            self._hear(PATIENCE_SECONDS)
+            self._hear(model.PATIENCE_SECONDS)
         self.jobs = [job for job in self.jobs if not job.is_made]
         for job in self.jobs:
             with suppress(Exception):
@@ -151,11 +157,13 @@ class Workers:
             return False
         if claims is not None:
             claims[at] = 1
+        start = time.thread_time()
         try:
             job.result()
         except Exception as error:  # noqa: BLE001 — raised again to who asks for the result
             logger.debug("a job failed: %r", error)
             return False
+        _note(time.thread_time() - start)
         return True
 
     def _fork(self, least: int) -> None:
@@ -163,7 +171,8 @@ class Workers:
         if self._most < 1 or len(self.jobs) > _MOST_JOBS:
             return
         self._hear(0)
-        if len(self._children) >= self._most or len(self._waiting()) < least:
+        waiting = len(self._waiting())
+        if len(self._children) >= self._most or waiting < least or waiting * _likely_seconds < model.ENOUGH_SECONDS:
             return
         try:
             self._claims = self._claims or mmap.mmap(-1, _MOST_JOBS)
@@ -189,10 +198,11 @@ class Workers:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             end = 0
             for at, job in enumerate(self.jobs):
+                start = time.thread_time()
                 if self._try(at):
                     data = pickle.dumps(job.result(), pickle.HIGHEST_PROTOCOL)
                     os.pwrite(results, data, end)
-                    os.write(pipe, _ROW.pack(at, end, len(data)))
+                    os.write(pipe, _ROW.pack(at, end, len(data), time.thread_time() - start))
                     end += len(data)
             os.write(pipe, _END)
         finally:
@@ -212,11 +222,12 @@ class Workers:
             for row in _ROW.iter_unpack(os.read(pipe, _ROW.size << 6) or _END):
                 self._take(pipes[pipe], *row)
 
-    def _take(self, child: _Child, at: int, start: int, size: int) -> None:
+    def _take(self, child: _Child, at: int, start: int, size: int, seconds: float) -> None:
         if at < 0:
             self._children.remove(child)
             child.close()
         elif not self.jobs[at].is_made:
+            _note(seconds)
             self.jobs[at].put(pickle.loads(os.pread(child.results, size, start)))
 
     def _end_children(self) -> None:

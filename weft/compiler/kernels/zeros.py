@@ -12,12 +12,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Array, Graph, Node, Value
 from weft.graph.opspec import has
 
 RELU = "Relu"
-LEAST_BYTES = 128 << 10
-"""Weights of fewer bytes are always near: a note on their program would only be one more kernel to compile."""
 
 
 def often_zero(graph: Graph) -> set[Value]:
@@ -46,7 +45,7 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
     if not has(node, "product") or list(node.inputs).count(value) != 1 or node.inputs[0] is not value:
         return False
     array = _finite(node.inputs[1], constants)
-    if array is None or array.ndim != 2 or array.nbytes < LEAST_BYTES:
+    if array is None or array.ndim != 2 or array.nbytes < model.NEAR_BYTES:
         return False
     return math.prod(value.tensor.static) in array.shape  # one row
 

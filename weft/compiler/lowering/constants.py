@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import cast
 
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.graph.ir import Array, Graph, Value
 from weft.runtime.fingerprint import fingerprint
-
-SMALL_BYTES = 4096
-"""Constants of at most so many bytes always stay."""
 
 Reload = Callable[[], Mapping[str, Array]]
 
@@ -31,7 +29,7 @@ class ReloadedConstants(Mapping[Value, Array]):
 
     def drop(self, held: Collection[int]) -> None:
         """Lets go of large arrays that are here, but those whose ids are given."""
-        gone = [v for v, a in self._here.items() if a.nbytes > SMALL_BYTES and id(a) not in held]
+        gone = [v for v, a in self._here.items() if a.nbytes > model.STAYING_BYTES and id(a) not in held]
         for value in gone:
             self._known[value] = fingerprint(self._here.pop(value))
 
@@ -69,7 +67,7 @@ def lighten(graph: Graph, held: Collection[int], reload: Reload) -> Graph:
     if isinstance(graph.constants, ReloadedConstants):
         graph.constants.drop(held)
         return graph
-    if all(a.nbytes <= SMALL_BYTES or id(a) in held for a in graph.constants.values() if a.dtype != object):
+    if all(a.nbytes <= model.STAYING_BYTES or id(a) in held for a in graph.constants.values() if a.dtype != object):
         return graph
     if any(a.dtype == object for a in graph.constants.values()):
         return graph

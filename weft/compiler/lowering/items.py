@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.compiler.kernels.build import Kernel, KernelCompiler, Packing
-from weft.compiler.kernels.program import GroupProgram, NoKernel, build_program
+from weft.compiler.kernels.program import GroupProgram, NoKernel
 from weft.compiler.kernels.zeros import finite_recurrences, often_zero, skippable
 from weft.compiler.sizes.open_sizes import check_operands
 from weft.core.errors import InternalError, WeftError
@@ -304,7 +304,8 @@ def _program(
 ) -> GroupProgram:
     wanted = tuple(outputs) or tuple(v for node in nodes for v in node.outputs)[:1]
     try:
-        program = build_program(nodes, wanted, constants, "kernel", compiler.layouts, compiler.block, compiler.sizes)
+        known = compiler.layouts, compiler.block, compiler.sizes
+        program = compiler.programs.build(nodes, wanted, constants, *known)
     except Exception as error:  # an operator's own code, a user's perhaps: the node runs on the host
         raise blame(nodes[0], f"the kernel {label_of(nodes)}", error) from error
     note_values(program, nodes, constants, compiler.often_zero)
@@ -413,13 +414,14 @@ def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelComp
     lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
     together = target.channels_last if lays_out else frozenset()
     compiler.block = max(lanes, 1)
-    tile, narrow = (1, 0) if target.matrix is None else (target.matrix.rows, target.matrix.most_bytes)
+    matrix = target.matrix
+    tile, narrow, deep = (1, 0, 0) if matrix is None else (matrix.rows, matrix.most_bytes, matrix.together)
     fixed: set[Value] = set()
     while True:
-        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
+        laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, deep, together)
         if laid.layouts and asked("* layouts", "blocked", "plain") == "plain":
             lanes, together = 0, frozenset()
-            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, together)
+            laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, deep, together)
         compiler.layouts = laid.layouts
         chosen = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, chosen) & laid.layouts.keys()

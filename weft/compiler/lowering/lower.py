@@ -22,10 +22,11 @@ from weft.compiler.lowering.abi import Reach, buffer_bytes, joined, sealed
 from weft.compiler.lowering.items import Item, Launch, OnHost, Rest, View, described, note_values
 from weft.compiler.lowering.memory import Life, Plan, plan_memory
 from weft.compiler.lowering.native import Call, Place, driver_ir
-from weft.compiler.lowering.weights import LEAST_BYTES, WeightBlocks
+from weft.compiler.lowering.weights import WeightBlocks
 from weft.compiler.sizes.open_checks import Conditions
 from weft.compiler.sizes.open_sizes import Numbers
 from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
+from weft.core import model
 from weft.expr.nodes import Buffer, Var
 from weft.graph.ir import Array, Graph, TensorType, Value, free_values, reads
 from weft.graph.opspec import has
@@ -164,7 +165,7 @@ class _Assembler:
             array = self.graph.constants[value]
             made = np.asarray(array if packing is None else packing.view(array))
             found = self.weight_of[key] = len(self.weights)
-            large = packing is not None and made.nbytes >= LEAST_BYTES
+            large = packing is not None and made.nbytes >= model.NEAR_BYTES
             self.weights.append(self.blocks.copy(made) if large else aligned_array(made))
         return found
 

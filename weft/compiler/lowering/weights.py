@@ -10,15 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from weft.core import model
 from weft.graph.ir import Array
 
-BLOCK_BYTES = 64 << 20
-LEAST_BYTES = 128 << 10
-"""Smaller weights are no reason for a page of 2 MB."""
-
 ALIGNMENT = 64
-ROWS_TOGETHER = 16
-"""Rows of a source that are read side by side: their lines stay in the first cache until all of each is copied."""
 
 
 class WeightBlocks:
@@ -40,7 +35,7 @@ class WeightBlocks:
         start = self._used + -(self._block.ctypes.data + self._used) % ALIGNMENT
         if start + size <= self._block.nbytes:
             return start
-        self._block = np.empty(max(size + ALIGNMENT, BLOCK_BYTES), np.uint8)
+        self._block = np.empty(max(size + ALIGNMENT, model.WEIGHT_BLOCK_BYTES), np.uint8)
         return int(-self._block.ctypes.data % ALIGNMENT)
 
 
@@ -58,5 +53,5 @@ def copy_in_order(array: Array, made: Array) -> None:
         made[...] = array
         return
     source, target = np.moveaxis(array, slowest, 0), np.moveaxis(made, slowest, 0)
-    for start in range(0, len(source), ROWS_TOGETHER):
-        target[start : start + ROWS_TOGETHER] = source[start : start + ROWS_TOGETHER]
+    for start in range(0, len(source), model.ROWS_TOGETHER):
+        target[start : start + model.ROWS_TOGETHER] = source[start : start + model.ROWS_TOGETHER]

@@ -4,7 +4,7 @@ A child process at the lowest priority compiles: a thread would take Python's lo
 What goes to it is a module file without compiled forms; what comes back is a file with one form, as the cache keeps
 them. A thread of this process only waits for the child, reads the form, and runs it in turns with the form for all
 sizes on the arrays that asked for it: the form is kept if it is faster. There is one child at a time, and at most
-`MOST_WAITING` wishes; a wish beyond is dropped, and may come again.
+`model.MOST_WISHES` wishes; a wish beyond is dropped, and may come again.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.errors import WeftError
 from weft.runtime.threads import get_threads
 
@@ -33,11 +34,6 @@ logger = logging.getLogger("weft.compiler")
 
 CHILD = "weft.compiler.sizes.background_child"
 """What a child runs."""
-MOST_WAITING = 4
-MOST_SECONDS = 600.0
-"""A child that takes longer is ended."""
-ROUNDS = 3
-"""How often each of two forms is run to see which is faster."""
 
 
 @dataclass
@@ -50,7 +46,7 @@ class Wish:
     give: Callable[[Any], None]
 
 
-_WISHES: queue.Queue[Wish] = queue.Queue(MOST_WAITING)
+_WISHES: queue.Queue[Wish] = queue.Queue(model.MOST_WISHES)
 _THREAD: list[threading.Thread] = []
 _CHILD: list[subprocess.Popen[bytes]] = []
 _LOCK = threading.Lock()
@@ -69,7 +65,7 @@ def ask(wish: Wish) -> bool:
     return True
 
 
-def settle(seconds: float = MOST_SECONDS) -> bool:
+def settle(seconds: float = model.CHILD_SECONDS) -> bool:
     """Waits until nothing is under way; whether that was in time."""
     end = time.monotonic() + seconds
     while _WISHES.unfinished_tasks:
@@ -101,7 +97,7 @@ def _made(wish: Wish) -> Any:
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
             _CHILD[:] = [child]
             try:
-                _, said = child.communicate(timeout=MOST_SECONDS)
+                _, said = child.communicate(timeout=model.CHILD_SECONDS)
             finally:
                 child.kill()
         if child.returncode or not form.exists():
@@ -119,7 +115,7 @@ def _end() -> None:
 def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:
     """Whether one form takes less time than another, run in turns."""
     best = [float("inf"), float("inf")]
-    for _ in range(ROUNDS):
+    for _ in range(model.FORM_ROUNDS):
         for at, one in enumerate((form, other)):
             start = time.perf_counter()
             one.runner.run(arrays, get_threads())

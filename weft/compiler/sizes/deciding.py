@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from weft.core import model
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Graph, TensorType, Value
 from weft.graph.opspec import has
-from weft.runtime.model.stored import LARGEST_BOUND_VALUE
 
 
 def deciding_inputs(graph: Graph) -> set[int]:
@@ -28,7 +28,7 @@ def _may_be_small(value: Value) -> bool:
         return True
     if not isinstance(kind, TensorType) or kind.core is None:
         return False
-    return kind.shape is None or (len(kind.shape) <= 1 and _least_size(kind) <= LARGEST_BOUND_VALUE)
+    return kind.shape is None or (len(kind.shape) <= 1 and _least_size(kind) <= model.LARGEST_BOUND_VALUE)
 
 
 def _least_size(kind: TensorType) -> int:

@@ -103,16 +103,12 @@ class _Importer:
     # -------------------------------------------------------------------------------------------------- equations
 
     def _equation(self, equation: Any, operands: list[Value]) -> list[Value]:
-        name = equation.primitive.name
-        if name in CALLS:
-            inner = next((equation.params[key] for key in CALLED if equation.params.get(key) is not None), None)
-            if inner is not None:
-                return self.inline(inner, operands)
-        c = self.c
+        c, name, given = self.c, equation.primitive.name, equation.params
+        inner = next((given[key] for key in CALLED if given.get(key) is not None), None) if name in CALLS else None
         kept = (c.label, c.origin, c.dtype, c.shape, c.avals, c.results, c.primitive)
         c.label, c.origin = name, user_line(equation) or c.origin
         try:
-            return self._converted(equation, name, operands)
+            return self._converted(equation, name, operands) if inner is None else self.inline(inner, operands)
         except WeftError as error:
             if isinstance(error, _Unknown):
                 self.problems.is_unknown(name, c.origin, name, "jax")

@@ -12,14 +12,21 @@ reason is what the code says of itself: how the docstring of the pass's file beg
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.graph.ir import Graph, Node
+from weft.core.errors import InternalError
+from weft.core.knobs import knobs
+from weft.core.model import LOGGED_SECONDS
+from weft.graph.ir import Graph, Node, reads
+
+logger = logging.getLogger("weft.compiler")
 
 
 @dataclass
@@ -57,14 +64,34 @@ def watching() -> Iterator[History]:
 
 
 def run(step: Callable[..., Graph], graph: Graph, *given: Any) -> Graph:
-    """What a pass makes of a graph, noted where somebody watches."""
+    """What a pass makes of a graph, timed, checked where that is asked for, and noted where somebody watches."""
+    start = time.thread_time()
     made, history = step(graph, *given), _HISTORY.get()
+    if (taken := time.thread_time() - start) >= LOGGED_SECONDS:
+        logger.debug("pass %s: %.3f s over %d nodes", step.__name__, taken, len(graph.nodes))
+    if knobs.verify and made is not graph:
+        check_order(made, step.__name__)
     if history is not None:
         rewrites, history.pending = history.pending, []
         if made is not graph:
             reason = reason_of(sys.modules[step.__module__]) or reason_of(step)
             history.runs.append(Run(step.__name__, reason, graph, made, rewrites))
     return made
+
+
+def check_order(graph: Graph, name: str) -> None:
+    """Raises where a node of a graph, or an output, reads what nothing before it makes."""
+    made = {*graph.inputs, *graph.constants}
+    for node in graph.nodes:
+        for value in reads(node):
+            if value not in made:
+                raise InternalError(
+                    f"after the pass {name}, {node.describe()} reads {value.name!r}, made by nothing before"
+                )
+        made.update(node.outputs)
+    for value in graph.outputs:
+        if value not in made:
+            raise InternalError(f"after the pass {name}, nothing makes the output {value.name!r} of {graph.name}")
 
 
 def note(rule: Callable[..., Any], node: Node) -> None:

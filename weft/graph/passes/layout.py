@@ -66,40 +66,48 @@ class Laid:
 
 def choose_layouts(
     graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value] = (), tile: int = 1, narrow: int = 0,
-    together: Collection[str] = (),
+    deep: int = 0, together: Collection[str] = (),
 ) -> Laid:  # fmt: skip
     """The layouts of a graph's values. `lanes` is the widest block of float32; narrower elements have larger ones.
 
     `fixed` are values that must stay plain; `tile` is how many places of a row the target's matrix instructions take.
-    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once. Of the types in
+    Of elements of at most `narrow` bytes the target multiplies several channels of a place at once, `deep` bytes of
+    them where that is less than a register. Of the types in
     `together` all channels are one block, and nothing else is in blocks.
     """
     if together:
         return _Whole(graph, groups, fixed, together).choose()
     if lanes < model.LEAST_BLOCK:
         return Laid(list(groups), {}, {})
-    return _Chooser(graph, groups, lanes, fixed, tile, narrow).choose()
+    return _Chooser(graph, groups, lanes, fixed, tile, narrow, deep).choose()
 
 
 class _Chooser:
     def __init__(
-        self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int, narrow: int
-    ) -> None:
+        self, graph: Graph, groups: Sequence[Group], lanes: int, fixed: Collection[Value], tile: int, narrow: int,
+        deep: int = 0,
+    ) -> None:  # fmt: skip
         self.groups = groups
         self.lanes = lanes
         self.tile = tile
         self.narrow = narrow
+        self.deep = deep
         self.readers: dict[Value, list[Group]] = {}
         for group in groups:
             for value in group.inputs:
                 self.readers.setdefault(value, []).append(group)
         self.wanted = set(graph.outputs)
+        self.inputs = [value for value in graph.inputs if deep and value not in fixed]
         self.plain = {*graph.inputs, *graph.constants, *fixed}
 
     def choose(self) -> Laid:
         """Blocks spread from the groups that make them to all that take them."""
         blocked: dict[Value, int] = {}
         copies: dict[Value, Value] = {}
+        for value in self.inputs:
+            factor = self.factor(value)
+            if factor and self.is_convolved(value):
+                blocked[value], copies[value] = factor, Value(f"{value.name}_blocks", value.type)
         for group in self.groups:
             for value in group.outputs:
                 factor = self.block(value)
@@ -118,7 +126,8 @@ class _Chooser:
         """The groups with the values in blocks under names of their own, and conversions behind their makers."""
         if not copies:
             return list(self.groups)
-        made: list[Group] = []
+        into = [(value, copies[value]) for value in self.inputs if value in copies]
+        made = [Group([Node("Identity", [old], [new])], [old], [new], "injective", None) for old, new in into]
         for group in self.groups:
             own = {v: copies[v] for v in group.outputs if v in copies}
             taken = {v: copies[v] for v in group.inputs if v in copies and self.takes(group, v)}
@@ -130,13 +139,18 @@ class _Chooser:
 
     def block(self, value: Value) -> int:
         """The block that a value's channels divide into; 0 where it has none."""
+        return 0 if value in self.plain else self.factor(value)
+
+    def factor(self, value: Value) -> int:
+        """The same, for values of the caller's too."""
         kind = value.type
-        if value in self.plain or not isinstance(kind, TensorType) or not kind.is_static:
+        if not isinstance(kind, TensorType) or not kind.is_static:
             return 0
         sizes = kind.static
         if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
             return 0
-        factor = math.gcd(sizes[CHANNEL], self.lanes * max(1, FLOAT_BYTES // _bytes(kind)))
+        widest = self.lanes * max(1, FLOAT_BYTES // _bytes(kind))
+        factor = math.gcd(sizes[CHANNEL], self.deep if self.deep and _bytes(kind) <= self.narrow else widest)
         return factor if factor >= model.LEAST_BLOCK else 0
 
     def apart(self, node: Node) -> bool:
@@ -154,10 +168,14 @@ class _Chooser:
 
     def feeds(self, group: Group, value: Value) -> bool:
         """Whether only convolutions that multiply several channels at once read what a group moves."""
+        return group.kind == "injective" and not group.is_view and self.is_convolved(value)
+
+    def is_convolved(self, value: Value) -> bool:
+        """Whether only such convolutions read a value."""
         readers = self.readers.get(value, ())
-        if not readers or group.kind != "injective" or group.is_view or value in self.wanted:
+        if not readers or value in self.wanted or _bytes(value.tensor) > self.narrow:
             return False
-        return _bytes(value.tensor) <= self.narrow and all(
+        return all(
             r.anchor is not None
             and has(r.anchor, "bordered")
             and _mixes_channels(r.anchor)

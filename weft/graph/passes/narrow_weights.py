@@ -17,7 +17,7 @@ from collections.abc import Callable, Container
 import numpy as np
 
 from weft.core import model
-from weft.expr.float8 import FLOAT8_FORMS
+from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType
 from weft.graph.opspec import has
 from weft.graph.passes.support import Replacement, Scope, rewritten, swap

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.expr.float8 import FLOAT8_FORMS
+from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, all_graphs, dtype_name
 from weft.graph.opspec import has
 from weft.graph.passes.infer import results_of

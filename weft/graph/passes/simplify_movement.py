@@ -8,6 +8,7 @@ Identity, Dropout, Cast to the same type, Concat or Split of one, a Pad of nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -250,9 +251,13 @@ def _before_reshape(array: Array, source: TensorType, result: TensorType) -> Arr
     tail = array.shape[lead:]
     if before[len(before) - len(tail) :] == after[len(after) - len(tail) :] and len(before) >= len(tail):
         return array if array.ndim <= len(before) else array.reshape(tail)
+    sizes = [1] * (len(after) - array.ndim) + list(array.shape)
+    split = len(after) - len(before) + 1
+    if split > 1 and before[1:] == after[split:] and 2 * math.prod(sizes[split:]) <= math.prod(after[split:]):
+        # Images that were taken apart, say into windows: the constant is written out for all of them.
+        return np.broadcast_to(array.reshape(sizes), [*after[:split], *sizes[split:]]).reshape(-1, *sizes[split:])
     if [d for d in before if d != 1] != [d for d in after if d != 1]:
         return None
-    sizes = [1] * (len(after) - array.ndim) + list(array.shape)
     kept = iter([size for size, dim in zip(sizes, after) if dim != 1])
     return array.reshape([next(kept) if dim != 1 else 1 for dim in before])
 

@@ -32,9 +32,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.array_types import ArrayType
 from weft.runtime.addresses import ADDRESS_SOURCE, ArrayHead
-from weft.runtime.model.program import LEAST_ALIGNED, NativeStep, Program, empty_array
+from weft.runtime.model.program import NativeStep, Program, empty_array
 
 Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
 MOST_ADDED = 16
@@ -94,7 +95,7 @@ def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) ->
             new = f"empty_array(({sizes}), d{number})"
         else:
             scope[f"s{number}"] = kind.static
-            is_large = math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED
+            is_large = math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED
             new = f"{'empty_array' if is_large else 'empty'}(s{number}, d{number})"
         lines.append(f"v{number} = values[{number}] = {new} if {number} not in given else given[{number}]")
     made = {number for number, _ in step.makes}
@@ -176,7 +177,7 @@ class _Writer:
         return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
 
     def _new_outputs(self) -> list[str]:
-        large = [math.prod(kind.static) * kind.numpy.itemsize >= LEAST_ALIGNED for _, kind in self.makes]
+        large = [math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED for _, kind in self.makes]
         calls = ["empty_array" if one else "empty" for one in large]
         return [f"o{at} = {call}(so{at}, do{at})" for at, call in enumerate(calls)] or ["pass"]
 

@@ -433,6 +433,6 @@ def _as_torch(array: Any) -> Any:
     import importlib
 
     torch = importlib.import_module("torch")
-    if isinstance(array, np.ndarray) and array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    if isinstance(array, np.ndarray) and array.dtype.isbuiltin != 1 and hasattr(torch, array.dtype.name):
+        return torch.from_numpy(array.view(f"i{array.itemsize}")).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array) if isinstance(array, np.ndarray) and array.dtype != object else array

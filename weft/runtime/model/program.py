@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault
 from weft.core.knobs import UNASKED_BYTES, knobs
@@ -173,11 +174,7 @@ def memory(size: int) -> Array:
 def empty_array(shape: Sequence[int], dtype: Any) -> Array:
     """A new array; a large one starts at a line of the cache, so that no vector that is stored lies in two of them."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size < LEAST_ALIGNED:
+    if size < model.LEAST_ALIGNED:
         return np.empty(shape, dtype)
     room = memory(size + 64)
     return np.ndarray(shape, dtype, room, -address_of(room) % 64)
-
-
-LEAST_ALIGNED = 1 << 16
-"""Bytes from which on finding such a place costs nothing beside filling it."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from weft.core import model
 from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault, TargetError
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
@@ -20,11 +21,6 @@ from weft.runtime.model.program import Array, NativeStep, Program, aligned_array
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-MOST_ARENAS = 4
-MOST_KNOWN = 4096
-"""Sets of sizes of which it is known whether a graph takes them."""
-LARGEST_KEPT = 1 << 31
 
 Arena = tuple[int, Array]
 """Memory for the intermediates of one call: its address, and the array that owns it."""
@@ -154,7 +150,7 @@ class NativeRunner:
 
     def give_arena(self, arena: Arena) -> None:
         """Keeps an arena for the next call."""
-        if len(self._arenas) < MOST_ARENAS and arena[1].nbytes <= LARGEST_KEPT:
+        if len(self._arenas) < model.MOST_ARENAS and arena[1].nbytes <= model.ARENA_KEPT_BYTES:
             self._arenas.append(arena)
 
 
@@ -166,7 +162,7 @@ class OpenSizes(NativeRunner):
     def open(self, takes: Callable[[Sequence[int]], bool], interpret: Callable[[Sequence[Any]], list[Any]]) -> Self:
         """The runner itself: `takes` says whether the graph takes the sizes of a call."""
         program = self.program
-        self._takes = functools.lru_cache(MOST_KNOWN)(takes)
+        self._takes = functools.lru_cache(model.SHAPES_REMEMBERED)(takes)
         assert program.numbers is not None
         self.find = find_numbers(program.numbers)
         self._interpret = interpret

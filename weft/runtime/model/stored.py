@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.core import hooks
+from weft.core import hooks, model
 from weft.core.array_types import ArrayType
 from weft.core.errors import ArgumentError, WeftError
 from weft.core.install import hint
@@ -38,9 +38,6 @@ from weft.runtime.model.module_file import ModuleFile, refusing
 from weft.runtime.model.program import GraphStep, native_step, read_program
 from weft.runtime.model.runner import NativeRunner, OpenSizes
 from weft.runtime.threads import get_threads
-
-LARGEST_BOUND_VALUE = 64
-"""Inputs of at most so many elements are bound by value where they decide shapes."""
 
 
 def load(path: str | os.PathLike[str], threads: int | None = None, key: Key | None = None) -> Module:
@@ -81,7 +78,7 @@ class MissingCompiler(WeftError, ImportError):
 def bound_key(arrays: Sequence[Any], bound: Any) -> Any:
     """What chooses a form: the shapes of the arrays, and the values of small ones that decide shapes."""
     return tuple(
-        (a.shape, a.tobytes() if at in bound and a.size <= LARGEST_BOUND_VALUE else None)
+        (a.shape, a.tobytes() if at in bound and a.size <= model.LARGEST_BOUND_VALUE else None)
         if isinstance(a, np.ndarray)
         else None
         for at, a in enumerate(arrays)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.expr.nodes import Var
-from weft.graph.ir import Array, Node, TensorType
+from weft.graph.ir import Array, Dim, Node, TensorType
 from weft.graph.opspec import Use
 from weft.graph.passes.algorithms import Alternative, is_measured
 from weft.graph.shapes import typical
@@ -126,18 +126,35 @@ def alternatives(
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
         if not node.outputs[0].tensor.is_static:
-            attributes["block"] = block_of(facts, tile, target)
+            attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made
 
 
-def block_of(facts: Convolution, tile: int, target: Target) -> list[int]:
-    """Tiles down and across of a block of an open image: what half of the second-level cache holds, transformed."""
+def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target) -> list[int]:
+    """Tiles down and across of a block of an image of open size: the fewest cycles for each tile of images around the
+    typical one, where the last block of a side is computed as a whole."""
     cache = target.cache_bytes[1] or 256 << 10
-    most = max(cache // 2 // (4 * (tile + 2) ** 2 * (facts.inputs + facts.outputs)), 1)
-    tall, wide = (-(-n // tile) for n in (facts.height, facts.width))
-    across = min(wide, most, model.OPEN_TILES)
-    return [max(min(tall, most // across, model.OPEN_TILES // across), 1), across]
+    vectors, pair = (tile + 2) ** 2, facts.inputs * facts.outputs
+    most = max(cache // 2 // (4 * vectors * (facts.inputs + facts.outputs)), 1)
+    sides = [
+        [-(-size // tile)] if isinstance(dim, int) else [-(-size * n // (4 * tile)) for n in model.OPEN_QUARTERS]
+        for size, dim in zip((facts.height, facts.width), dims)
+    ]
+
+    def cycles(block: tuple[int, int]) -> float:
+        count = block[0] * block[1]
+        share = register_share(count, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
+        moved = vectors * count * (facts.inputs + facts.outputs)
+        products = vectors * count * pair
+        one = _cycles(products, model.PRODUCT_SHARE * share, moved, vectors * pair, facts.model_bytes, target)
+        filled = [sum(-(-n // k) * k / n for n in side) / len(side) for side, k in zip(sides, block)]
+        return one / count * math.prod(filled)
+
+    tall, wide = (range(1, min(max(side), model.OPEN_TILES) + 1) for side in sides)
+    found = [(down, across) for down in tall for across in wide if down * across <= min(most, model.OPEN_TILES)]
+    best = min(found, key=cycles)
+    return [*best]
 
 
 def _transformer(weight: Array, tile: int) -> Callable[[], Sequence[Array]]:

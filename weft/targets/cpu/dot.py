@@ -5,7 +5,7 @@
     vnni_dot_s8u8        the same with A signed, B unsigned
     neon_dot_s8s8        the same for 4 columns of signed bytes
     neon_dot_u8s8        the same with A unsigned
-    neon_square_u8s8     C[i, j] += sum over k < 8 of int32(A[i, k]) * int32(B[j, k])    2 rows, 2 columns; also s8s8, u8u8
+    neon_square_u8s8     C[i, j] += sum over k < 8 of int32(A[i, k]) * int32(B[j, k])   2 rows and columns; s8s8, u8u8
 
 The four bytes of A are broadcast; C stays in a vector register while the loop around runs. A square is one register,
 its rows behind one another, and is taken apart (`neon_store_square`) when its sums are complete.
@@ -20,7 +20,7 @@ from typing import Any
 from weft import te
 from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Call
+from weft.expr.nodes import Call, int_value
 
 GROUP, SQUARE = 4, 8
 """Bytes of the reduction in one lane, and in one row of a product of squares."""
@@ -58,10 +58,13 @@ def _emit_square(instruction: str) -> Callable[[Context, Call], str]:
     def emit(c: Context, e: Call) -> str:
         a, b, out, stride = e.args
         first = c.pointer(a)
-        second = c.emit(f"getelementptr i8, ptr {first}, i64 {c.value(stride)}")
-        rows = [c.emit(f"load <8 x i8>, ptr {row}, align 1") for row in (first, second)]
-        both = ", ".join(f"i32 {i}" for i in range(16))
-        left = c.emit(f"shufflevector <8 x i8> {rows[0]}, <8 x i8> {rows[1]}, <16 x i32> <{both}>")
+        if int_value(stride) == SQUARE:
+            left = c.emit(f"load <16 x i8>, ptr {first}, align 1")
+        else:
+            second = c.emit(f"getelementptr i8, ptr {first}, i64 {c.value(stride)}")
+            rows = [c.emit(f"load <8 x i8>, ptr {row}, align 1") for row in (first, second)]
+            both = ", ".join(f"i32 {i}" for i in range(16))
+            left = c.emit(f"shufflevector <8 x i8> {rows[0]}, <8 x i8> {rows[1]}, <16 x i32> <{both}>")
         right = c.emit(f"load <16 x i8>, ptr {c.pointer(b)}, align 1")
         pointer = c.pointer(out)
         old = c.emit(f"load <4 x i32>, ptr {pointer}, align 4")

@@ -100,8 +100,9 @@ WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
 """Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
 a block from which on the panels of weights are used often enough."""
 
-OPEN_TILES = 16
-"""Tiles of a block of an image of open size, at most: the last block along each side is computed as a whole."""
+OPEN_TILES, OPEN_QUARTERS = 24, (1, 2, 4, 6)
+"""Tiles of a block of an image of open size, at most; and how many quarters of the typical size an open one is, each of
+them as often as the others. A judgement."""
 
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
@@ -146,6 +147,10 @@ MOST_UNROLLED = 128
 
 LEAST_PACKED_ROWS = 8
 """So many rows of the left operand of a product pay for a copy of the right one."""
+
+LEAST_PAIRED_COLUMNS = 128
+"""So many columns pay for a copy of the left operand whose rows lie in pairs: two loads and an insertion become one
+load in each panel of columns."""
 
 LEAST_CHAINS, CHAIN_PARTS = 6, 4
 """So many sums at a time hide the latency of a multiply-add; with fewer, each is made of so many parts."""
@@ -218,10 +223,10 @@ def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
 
 
 def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
-    """The same for products of squares: each row is loaded alone, and two are put together by an instruction."""
+    """The same for products of squares, two rows in each. A vector has a quarter of the bytes of AVX-512's."""
     pairs = rows / 2
-    issued = np.maximum(pairs * (vectors + 1) / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
-    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES * vectors
+    issued = np.maximum(pairs * vectors / core.multiply_adds, (pairs + vectors) / core.loads * LOAD_SHARE)
+    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES / 4 * vectors
 
 
 @dataclass(frozen=True)

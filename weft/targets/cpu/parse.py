@@ -114,7 +114,7 @@ def _matrix(features: frozenset[str]) -> MatrixFacts | None:
     if "amx-tile" in features:
         return MatrixFacts(frozenset({"bfloat16", "uint8", "int8"}), rows=16, most_bytes=2)
     if "i8mm" in features:
-        return MatrixFacts(frozenset({"uint8", "int8"}), rows=2)
+        return MatrixFacts(frozenset({"uint8", "int8"}), rows=2, together=8)
     return MatrixFacts(frozenset({"uint8"})) if "avx512vnni" in features else None
 
 
@@ -129,6 +129,7 @@ def _changes(text: str, features: str) -> list[tuple[str, str]]:
     return changes
 
 
+_NEEDS_NEON = frozenset({"dotprod", "i8mm", "fullfp16", "bf16", "sve", "sve2"})
 _WITHOUT = {"avx": ("avx2", "fma", "f16c"), "avx2": ("avx512f", "avxvnni")}
 """What goes when a feature is taken away; with avx512f goes everything that starts with avx512."""
 
@@ -136,6 +137,8 @@ _WITHOUT = {"avx": ("avx2", "fma", "f16c"), "avx2": ("avx512f", "avxvnni")}
 def _implied(arch: str, features: frozenset[str]) -> frozenset[str]:
     """Features that are only there with others, added or taken away with them (LLVM does the same)."""
     result = set(features)
+    if "-neon" in result:
+        result -= _NEEDS_NEON
     if arch == "x86_64":
         for feature, dependents in _WITHOUT.items():
             if f"-{feature}" in result:

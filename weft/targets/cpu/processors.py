@@ -34,12 +34,29 @@ define <16 x i32> @integers(<16 x i32> %a, <16 x i32> %b) {
 }
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 """
+_ARM_PROBE = """
+define <4 x i32> @mixed(<4 x i32> %s, <16 x i8> %a, <16 x i8> %b) {
+  %x = zext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %p = mul <16 x i32> %x, %y
+  %r = call <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32> %s, <16 x i32> %p)
+  ret <4 x i32> %r
+}
+define <4 x i32> @signed(<4 x i32> %s, <16 x i8> %a, <16 x i8> %b) {
+  %x = sext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %p = mul <16 x i32> %x, %y
+  %r = call <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32> %s, <16 x i32> %p)
+  ret <4 x i32> %r
+}
+declare <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32>, <16 x i32>)
+"""
 _SIGNS = {
     "x86_64": {
         "zmm": "avx512f", "vfmadd": "fma", "vpaddd\t%ymm": "avx2", "ymm": "avx", "vcvtph2ps": "f16c",
         "vcvtneps2bf16": "avx512bf16", "vaddph": "avx512fp16",
     },
-    "aarch64": {"fadd\tv0.8h": "fullfp16", "bfcvtn": "bf16"},
+    "aarch64": {"fadd\tv0.8h": "fullfp16", "bfcvtn": "bf16", "\tsdot": "dotprod", "\tusdot": "i8mm"},
     "armv7": {"vfma.f32": "vfp4", "vadd.i32": "neon"},
     "riscv64": {"vsetivli": "v", "fmadd.s": "f"},
     "wasm32": {"i32x4.add": "simd128"},
@@ -50,10 +67,8 @@ _LISTED = {
     "skylake-avx512": _AVX512, "cascadelake": _VNNI, "cooperlake": _VNNI, "icelake-client": _VNNI,
     "icelake-server": _VNNI, "tigerlake": _VNNI, "sapphirerapids": _VNNI | _AMX, "emeraldrapids": _VNNI | _AMX,
     "graniterapids": _VNNI | _AMX | {"amx-fp16"}, "znver4": _VNNI, "znver5": _VNNI,
-    "cortex-a55": frozenset({"dotprod"}), "cortex-a76": frozenset({"dotprod"}), "neoverse-n1": frozenset({"dotprod"}),
-    "neoverse-v1": frozenset({"dotprod", "i8mm", "sve"}), "neoverse-n2": frozenset({"dotprod", "i8mm", "sve", "sve2"}),
-    "neoverse-v2": frozenset({"dotprod", "i8mm", "sve", "sve2"}), "apple-m1": frozenset({"dotprod"}),
-    "apple-m2": frozenset({"dotprod", "i8mm"}), "spacemit-x60": frozenset({"zvl256b", "zfh", "zvfh"}),
+    "neoverse-v1": frozenset({"sve"}), "neoverse-n2": frozenset({"sve", "sve2"}),
+    "neoverse-v2": frozenset({"sve", "sve2"}), "spacemit-x60": frozenset({"zvl256b", "zfh", "zvfh"}),
 }  # fmt: skip
 
 _KB, _MB = 1 << 10, 1 << 20
@@ -101,7 +116,8 @@ def unknown_features(triple: str, names: tuple[str, ...]) -> list[str]:
 def features_of(triple: str, cpu: str, architecture: str, least: frozenset[str]) -> frozenset[str] | None:
     """The features of a processor by its name, or None if LLVM does not know it."""
     request = {"triple": triple, "cpu": cpu, "features": "", "form": "assembly", "tuning": "shaped"}
-    code, output, complaints = run_child(f'target triple = "{triple}"\n{_PROBE}', request)
+    probe = _PROBE + _ARM_PROBE if architecture == "aarch64" else _PROBE
+    code, output, complaints = run_child(f'target triple = "{triple}"\n{probe}', request)
     if code != 0 or "not a recognized processor" in complaints:
         return None
     text = output.decode()

@@ -28,7 +28,7 @@ from weft.schedule.primitives.matrix import stored_operand
 from weft.schedule.schedule import Stage
 from weft.targets.cuda import fragments, mma, producer, wgmma
 from weft.targets.cuda import model as fit
-from weft.targets.cuda.bulk import MOST_DIMENSIONS
+from weft.targets.cuda.bulk import MOST_DIMENSIONS, MOST_ROWS
 from weft.targets.cuda.swizzle import CHUNK, LINE
 from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, sketch_of
 from weft.targets.gpu import elementwise, nest
@@ -144,6 +144,19 @@ class BulkTiles(GroupTiles):
         accumulator.compute_at(final, group_x, exact=False)
         self._steps(accumulator)
 
+    def _shares_out(self, rows: Any, threads: Any) -> Any:
+        return np.ones(np.shape(rows), bool)
+
+    def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
+        """A fill as the work of one group where it is no whole rounds of all: what matters is that it is a box."""
+        many = math.prod(nest.extent_of(stage, loop) for loop in loops)
+        if many % (math.prod(self.groups) * self.threads * lanes) == 0:
+            return super().share(stage, loops, lanes)
+        outer, group, lane, inner = stage.split(nest.fuse_all(stage, loops), factors=[None, 1, self.threads, lanes])
+        tag = "threadIdx.z" if self.groups[0] > 1 else "threadIdx.y"
+        nest.arrange(stage, {group: tag, lane: "threadIdx.x", outer: "unroll", inner: "vectorize"})
+        return outer
+
     def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
         super()._fetch_ahead(accumulator, step)
         accumulator.annotate(producer.BULK, True, step)
@@ -158,7 +171,7 @@ class _Operand:
     """How an operand lies, as far as the copy engine is concerned."""
 
     def __init__(self, product: Product, operand: Expr, own: Sequence[Axis], along_k: bool, constant: bool) -> None:
-        load, self.sizes, self.is_apart = _read(operand), [extent(axis) for axis in own], False
+        load, self.sizes, self.is_apart, self.along_k = _read(operand), [extent(axis) for axis in own], False, along_k
         """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one."""
         k = [product.axes.k[i] for i in product.order if extent(product.axes.k[i]) > 1]
         self.is_tensor, self.is_odd, self.is_wrong, self.may_copy, row = False, False, False, False, 0
@@ -200,9 +213,10 @@ class _Operand:
 
     def has_boxes(self, tile: Any) -> Any:
         """Whether tiles of so many of its own axes are boxes."""
+        fits = np.asarray(tile) <= (MOST_ROWS if self.along_k else np.inf)
         if not self.is_apart:
-            return np.ones(np.shape(tile), bool)
-        left, fits = np.asarray(tile), np.ones(np.shape(tile), bool)
+            return fits
+        left = np.asarray(tile)
         for size in reversed(self.sizes):
             fits &= (left % size == 0) | (size % left == 0)
             left = np.where(left % size == 0, left // size, 1)

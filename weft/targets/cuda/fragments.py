@@ -48,6 +48,7 @@ from weft.expr.nodes import (
     Var,
     add,
     cast,
+    const,
     floordiv,
     floormod,
     index_expr,
@@ -56,7 +57,7 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
-from weft.expr.visit import substitute, uses_any, walk
+from weft.expr.visit import ExprMutator, substitute, uses_any
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import linear
@@ -450,8 +451,7 @@ class _Own(Mutator):
                 self.columns[column] = add(mul(add(mul(four, index_expr(4)), group), index_expr(4)), index_expr(one))
                 e = substitute(store.value, {column: add(column, index_expr(1))}) if one else store.value
                 value = put(e, group, twice)
-                reads = tests and any(isinstance(node, Load) for node in walk(value))
-                values.append(Select(there(group, twice), value, Const(0.0, value.dtype)) if reads else value)
+                values.append(_Inside(there(group, twice)).expr(value) if tests else value)
         place = Address(store.buffer, [put(store.indices[0], fourth, index_expr(0))], "w")
         made = Evaluate(Call(QUAD, (place, there(fourth, index_expr(0)), *values), INT32))
         return For(four, int_value(s.extent) // 32, made, "unrolled")  # type: ignore[operator]
@@ -494,6 +494,16 @@ class _Own(Mutator):
             tiles, rest = divmod(factor, wgmma.ROWS * stride)
             place = add(place, mul(term, index_expr(tiles * each + rest // 2)))
         return place
+
+
+class _Inside(ExprMutator):
+    """Loads only where a test holds; all else is computed, since threads that part wait for one another."""
+
+    def __init__(self, test: Expr) -> None:
+        self.test = test
+
+    def visit_Load(self, e: Load) -> Expr:
+        return Select(self.test, e, const(0, e.dtype))
 
 
 def _at(column: Expr, one: int) -> Expr:

@@ -168,6 +168,39 @@ EMITTERS: Mapping[str, Emitter] = {
     **{f"mma_dot_{kind.name}": _dot(kind) for kind in KINDS.values()},
 }
 
+
+def _conversion(form: str, widens: bool) -> Emitter:
+    """A float8 to a float32, or back, by the instruction for two of them."""
+    name = f"weft_{'from' if widens else 'to'}_{form}"
+    body = (
+        f"""DEVICE float {name}(uint8_t bits) {{
+  float value;
+  asm("{{\\n.reg .b32 two;\\n.reg .b16 low, high;\\ncvt.rn.f16x2.{form}x2 two, %1;\\n"
+      "mov.b32 {{low, high}}, two;\\ncvt.f32.f16 %0, low;\\n}}" : "=f"(value) : "h"((uint16_t)bits));
+  return value;
+}}"""
+        if widens
+        else f"""DEVICE uint8_t {name}(float value) {{
+  uint16_t two;
+  asm("cvt.rn.satfinite.{form}x2.f32 %0, %2, %1;" : "=h"(two) : "f"(value), "f"(0.0f));
+  return (uint8_t)two;
+}}"""
+    )
+
+    def emit(c: Context, call: Call) -> list[str]:
+        c.helper(name, body)
+        return [f"{name}({text})" for text in c.lanes(call.args[0])]
+
+    return emit
+
+
+CONVERSIONS: Mapping[str, Emitter] = {
+    f"{'from' if widens else 'to'}_{TYPES[form]}": _conversion(form, widens)
+    for form in ("e4m3", "e5m2")
+    for widens in (True, False)
+}
+"""Of machines whose tensor cores take float8."""
+
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from weft.core.errors import TargetError
-from weft.expr.float8 import FLOAT8_FORMS
+from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.targets.base import LocalDevice, Scope, Target, ThreadFacts, plain_scopes
 from weft.targets.cuda import driver
 from weft.targets.cuda.machine import DEFAULT, architecture_facts, device_architecture

@@ -15,6 +15,7 @@ from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
 from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, stagger, swizzle, wgmma
 from weft.targets.gpu import pipeline
+from weft.targets.gpu.nest import threads_of
 
 _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
 PASSES: pipeline.Passes = (
@@ -46,6 +47,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **bulk.EMITTERS,
         **copies.EMITTERS,
         **mma.EMITTERS,
+        **(mma.CONVERSIONS if target.threads is not None and "float8" in target.threads.tensor_cores else {}),
         **wgmma.EMITTERS,
         **fragments.EMITTERS,
         **lanes.EMITTERS,
@@ -55,5 +57,5 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
-    func = lanes.keep_in_registers(fragments.own_registers(func))
+    func = lanes.keep_in_registers(fragments.own_registers(func), threads_of(target))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

@@ -39,6 +39,7 @@ from weft.expr.nodes import (
     Address,
     Buffer,
     Expr,
+    Select,
     Var,
     add,
     equal,
@@ -48,6 +49,7 @@ from weft.expr.nodes import (
     int_value,
     less,
     logical_and,
+    maximum,
     minimum,
     mul,
     sub,
@@ -230,21 +232,25 @@ class _Kernel:
         tile = add(self.block, mul(self.round, index_expr(self.count)))
         each = x[1] * y[1]
         rows, inside = min(self.wanted[1], y[1]), floormod(tile, index_expr(each))
-        band = floordiv(inside, index_expr(rows * x[1]))
-        height: Expr = index_expr(rows)
-        if y[1] % rows:
-            height = minimum(height, sub(index_expr(y[1]), mul(band, index_expr(rows))))
-        within = floormod(inside, index_expr(rows * x[1]))
-        values = (
-            floordiv(within, height),
-            add(mul(band, index_expr(rows)), floormod(within, height)),
-            floordiv(tile, index_expr(each)),
+        bands, left = divmod(y[1], rows)
+        whole = index_expr(rows * x[1])
+        within = floormod(inside, whole)
+        column, row = (
+            floordiv(within, index_expr(rows)),
+            add(mul(floordiv(inside, whole), index_expr(rows)), floormod(within, index_expr(rows))),
         )
+        if left:  # the last band has fewer rows; what is chosen is inside, which the ends say for all to see
+            after = maximum(sub(inside, index_expr(bands * rows * x[1])), index_expr(0))
+            is_whole = less(inside, index_expr(bands * rows * x[1]))
+            column = minimum(Select(is_whole, column, floordiv(after, index_expr(left))), index_expr(x[1] - 1))
+            last = add(index_expr(bands * rows), floormod(after, index_expr(left)))
+            row = minimum(Select(is_whole, row, last), index_expr(y[1] - 1))
+        values = (column, row, floordiv(tile, index_expr(each)))
         for (var, _), value in zip((x, y, z), values):
             if var is not None:
                 body = Let(var, value, body)
-        left = sub(index_expr(tiles + self.count - 1), self.block)
-        return Copier(self.names).stmt(For(self.round, floordiv(left, index_expr(self.count)), body))
+        rest = sub(index_expr(tiles + self.count - 1), self.block)
+        return Copier(self.names).stmt(For(self.round, floordiv(rest, index_expr(self.count)), body))
 
     # ------------------------------------------------------------------------------------------------- the roles
 

@@ -394,8 +394,8 @@ class GroupTiles(MatrixTiles):
         registers = (held // 2 + fit.GROUP_REGISTERS) * threads
         return (
             (self.k >= deep)
-            & (tile_x * (LINE // SIZES[-1]) % threads == 0)
-            & (tile_y * (LINE // SIZES[-1]) % threads == 0)
+            & self._shares_out(tile_x, threads)
+            & self._shares_out(tile_y, threads)
             & ((c["width"] % wgmma.LINE == 0) | self.turned)
             & (tile_y < BEYOND * self.y)
             & (tile_x < BEYOND * self.x)
@@ -428,6 +428,10 @@ class GroupTiles(MatrixTiles):
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, LINE) + 1024
+
+    def _shares_out(self, rows: Any, threads: Any) -> Any:
+        """Whether a tile of so many lines is fetched by whole rounds of all threads."""
+        return rows * (LINE // SIZES[-1]) % threads == 0
 
     def _held(self, c: Columns) -> Any:
         """Columns of sums that a group holds: of float8 twice, once for the tensor cores (`promote_products`)."""

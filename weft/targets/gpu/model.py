@@ -112,6 +112,8 @@ ROWS_THREADS = 128
 """Threads of a block of several rows."""
 WARP_VALUES = 64
 """Values of a row that each of the threads in step that share it keeps in registers, at most."""
+ROW_WARPS = 8
+"""Warps of a block, each with a row of its own, at most."""
 ROW_VECTORS = 4
 """Vectors that each thread of a row has to load, at least."""
 PARTED_ROW, ROW_PART = 16 * 1024, 4096

@@ -338,7 +338,7 @@ def _load_vectors(made: Stage, place: Var) -> None:
             copy = s.cache_read(buffer, "local", [made.name])
             copy.compute_at(made, place)
             long = nest.long_loops(copy)
-            if len(long) != 1 or nest.extent_of(copy, long[0]) > model.MOST_LANES:
+            if len(long) != 1 or nest.extent_of(copy, long[0]) > max(model.MOST_LANES, 16 // buffer.dtype.bytes):
                 raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
             copy.vectorize(long[0])
 

@@ -162,7 +162,7 @@ def _in_vectors(unit: Unit, product: Product, kernel: MicroKernel) -> Sketch | N
 
 
 def _tile_of_squares(product: Product, target: Target, kernel: MicroKernel) -> tuple[int, int]:
-    """Rows and vectors of the register tile: as for vectors of sums, but each row is loaded, and whole tiles are padded."""
+    """Rows and vectors of the register tile of squares; tiles at the ends are whole."""
     core, steps = core_of(target), ceildiv(product.k, kernel.depth)
     held = model.Tiles(core, product.m, product.n, steps, target.vector_registers).fits
 
@@ -400,12 +400,13 @@ class _Nest:
 
     @property
     def reads_left(self) -> bool:
-        """Whether the left operand can be read where it lies: whole groups of its rows, and whole tiles of rows."""
+        """Whether the left operand is read where it lies: whole groups of its rows, in pairs for few columns."""
         product, kernel = self.product, self.kernel
-        whole = kernel.rows == 1 or (
-            product.m % self.plan.rows == 0 and product.left_dims[1] == len(product.left.indices) - 2
-        )
-        return whole and product.has_rows_of_groups(kernel.depth)
+        if kernel.rows > 1:
+            apart = product.left_dims[1] != len(product.left.indices) - 2
+            if apart or product.m % self.plan.rows or product.n >= model.LEAST_PAIRED_COLUMNS:
+                return False
+        return product.has_rows_of_groups(kernel.depth)
 
     def pad_sums(self) -> None:
         """Sums in whole tiles, as the operands are."""
@@ -418,8 +419,8 @@ class _Nest:
     def store_left(self, copy: Stage) -> None:
         """The left operand with the reduction innermost, or in tiles."""
         down, across = self.product.left_dims
-        if self.kernel.tiles is None:
-            nest.store_last(copy, *([across] if self.kernel.store else []), down)
+        if not self.kernel.store:
+            nest.store_last(copy, down)
             return
         rows = self.kernel.rows_of_tiles(f"d{across}", f"d{down}", self.plan.rows)
         nest.store_as(copy, lambda names: [*nest.without(names, across, down), *rows])
@@ -550,7 +551,7 @@ class _Nest:
         """The loops that pack an operand; gives those around a vector, a square or a tile."""
         product, kernel = self.product, self.kernel
         if load is product.left:
-            if kernel.tiles is None:
+            if not kernel.store:
                 schedule_elementwise(copy, self.unit.target)
                 return []
             deep, _ = product.left_dims
