@@ -108,9 +108,9 @@ def test_bfloat16_and_rows_that_see_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sizes", "steps", "point"), [
-    ((1, 1, 64, 128, 64, 64), (SCALED,), {"groups": 1, "stages": 2}),
-    ((1, 1, 64, 192, 64, 64), (SCALED,), {"groups": 1, "stages": 3}),
-    ((2, 1, 128, 100, 64, 64), (SCALED, ("causal", 0.0, None)), {"groups": 2, "stages": 3}),
+    ((1, 1, 64, 128, 64, 64), (SCALED,), {"groups": 1, "stages": 2, "beside": 1}),
+    ((1, 1, 64, 192, 64, 64), (SCALED,), {"groups": 1, "stages": 3, "beside": 1}),
+    ((2, 1, 128, 100, 64, 64), (SCALED, ("causal", 0.0, None)), {"groups": 2, "stages": 3, "beside": 1}),
 ])  # fmt: skip
 def test_the_lowered_program_gives_the_meaning(sizes, steps, point):
     """Fetched by the copy engine, the second product a step late: the interpreter lets copies arrive late."""
@@ -123,7 +123,7 @@ def test_the_lowered_program_gives_the_meaning(sizes, steps, point):
 def test_the_second_product_is_a_step_late():
     """The scores of a part are waited for while the product of the part before is on its way."""
     graph = graph_of((1, 2, 64, 384, 128, 128), (SCALED,), padded=(64, 384, 128, 128, 128))
-    func = CUDA.lower(scheduled(graph, groups=1, stages=3).schedule.func)
+    func = CUDA.lower(scheduled(graph, groups=1, stages=3, beside=1).schedule.func)
     names = ("wgmma_dot_f16", "wgmma_dot_held_f16", "wgmma_wait_for", "wgmma_pack_f16", "bulk_arrive", "bulk_wait")
     order = [
         (s.value.name, int_value(s.value.args[2]) if s.value.name == "wgmma_wait_for" else None)
@@ -146,7 +146,7 @@ def test_boxes_of_flat_memory_end_with_the_keys():
         if not inside:
             place = [0, 3 * 197 * 64, 197 * 64, 64, 1]
             graph.nodes[0].attributes.update(query=place, key=place, value=place)
-        program = CUDA.generate(CUDA.lower(scheduled(graph, groups=1, stages=2).schedule.func))
+        program = CUDA.generate(CUDA.lower(scheduled(graph, groups=1, stages=2, beside=1).schedule.func))
         (kernel,) = program.kernels
         assert [(one.shape, one.strides, one.box) for one in kernel.maps] == [(shape, strides, (1, 64, 64))] * 3
 
@@ -195,7 +195,7 @@ def test_kernels_hold_scores_in_registers():
 def test_what_is_proposed():
     propose = attention_proposer(CUDA)
     assert propose((16, 12, 197, 197, 64, 64), "float16") == (256, 256, 64, 64, 64)
-    assert propose((1, 8, 100, 100, 80, 80), "bfloat16")[2:] == (128, 64, 128)
+    assert propose((1, 8, 100, 100, 80, 80), "bfloat16")[2:] == (128, 128, 128)
     assert len(propose((1, 8, 100, 100, 80, 80), "float32")) == 4
     assert attention_proposer(find_target("cuda:sm_80"))((16, 12, 197, 197, 64, 64), "float16")[3] == 0
 

@@ -162,7 +162,8 @@ class _Steps:
         """All the steps."""
         s, self.rows, self.loads = self.s, point["rows"], point["loads"]
         self.across, self.lanes = self.problem.across, self.problem.lanes
-        self.resident = int(self.problem.resident({**point, "part": self.problem.sizes.keys // self.parts}))
+        c = {name: np.asarray(n) for name, n in [*point.items(), ("part", self.problem.sizes.keys // self.parts)]}
+        self.resident = int(self.problem.resident(c))
         sums = self.in_parts(fused.MIXED, [self.rows, self.loads], 0)
         products = self.in_parts(fused.SCORES, [self.across, self.lanes])
         tops = {name: self.in_parts(name, [self.across]) for name in (fused.TOTAL, fused.TOP)}
