@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.compiler.graphs import check, random_inputs
 
 import weft
+from tests.compiler.graphs import check, random_inputs
 from weft.expr.nodes import Var
 from weft.graph.interpreter import Interpreter
 from weft.graph.ir import NUMPY_TYPES

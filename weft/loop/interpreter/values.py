@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.dtypes import BFLOAT16, FLOAT8, FLOAT16, FLOAT32, DType
-from weft.expr.intrinsics import FLOAT8_FORMS
-from weft.expr.intrinsics import PURE
+from weft.expr.intrinsics import FLOAT8_FORMS, PURE
 from weft.expr.nodes import wrap
 
 _PACK_HALF, _UNPACK_BITS16 = struct.Struct("<e").pack, struct.Struct("<H").unpack
