@@ -21,7 +21,7 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 93_500, "weft.frontends": 9_400, "weft.tuner": 3_000, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
+    "weft": 96_500, "weft.frontends": 9_420, "weft.tuner": 3_000, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
     "weft.explore": 1_500,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
@@ -30,7 +30,10 @@ cost models of two targets, sizes that stay open (1,900), decoding (1,900), one 
 that run without the compiler (900), whole models for other machines (800), narrow numbers on GPUs (600), a form and a
 quantizer for bits (500), commands of the pool, of exploring and of the cache (600), control flow in native code
 (1,600), regions of many threads (700), attention in 16 bits and its primitives (1,100), products by the copy engine
-(1,100), decoding on GPUs (300), host nodes without the compiler (100); tables in place of functions took 1,000 off. The
+(1,100), decoding on GPUs (300), host nodes without the compiler (100), float8 (400), attention of few queries and a
+step late (800), rows in the registers of warps (300), squares of bytes (250), products that are merged and Winograd
+over open sizes (450), a compiler whose files import one another in one direction (150); tables in place of functions
+took 1,000 off: the next thing that comes has to take something away. The
 pool's 350: whole models on devices, Node, builders."""
 NO_CIRCLES = ("weft.compiler", "weft.runtime")
 """Rooms whose files import each other in one direction only, wherever in a file they do so: in functions, too."""
@@ -78,8 +81,8 @@ FACTS = {
     "what is refused of a file or a message, since nobody makes such": "compiler.saved.check_file MOST_DIMENSIONS "
     "MOST_THREADS, pool.device MOST_ANSWER, runtime.model.manifest LARGEST, runtime.model.module_file MOST_SWELLING "
     "MOST_SMALL, runtime.native MAXIMUM_THREADS",
-    "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP, cuda.bulk MOST_ROWS MOST_DIMENSIONS, "
-    "cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS "
+    "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP SQUARE, cuda.bulk MOST_ROWS "
+    "MOST_DIMENSIONS, cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS "
     "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
     "loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, loop.passes.vectorize MAX_LANES, "
     "vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",

@@ -77,7 +77,7 @@ def asked(name: str, *labels: str) -> str:
 
 
 def is_measured(name: str) -> bool:
-    """Whether somebody measures what there is for a part of a model, or has chosen: then the unlikely is offered too."""
+    """Whether somebody measures what there is for a part of a model, or has chosen: the unlikely is offered then."""
     return _OFFERED.get() is not None or name in _ASKED.get()
 
 

@@ -30,6 +30,7 @@ from weft.expr.nodes import (
     less,
     less_equal,
     logical_and,
+    maximum,
     minimum,
     mul,
     sub,
@@ -167,7 +168,8 @@ def _reached(func: Func, buffer: Buffer, load: Load, axes: Sequence[Axis], place
         end = simplify(add(substitute(index, ends), index_expr(1)))
         if buffer.strides is not None or not prove(less(index, end), ranges):
             raise ScheduleError("overrun", place, f"how far {buffer.name} is read is not clear")
-        shape[at] = shape[at] if prove(less(index, shape[at]), ranges) else end
+        if not prove(less(index, shape[at]), ranges):  # and what is written must still have its room
+            shape[at] = end if prove(less_equal(shape[at], end), ranges) else maximum(shape[at], end)
     return buffer.replace(shape=shape)
 
 

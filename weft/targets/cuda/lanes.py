@@ -54,7 +54,6 @@ COMBINED: Mapping[type[Expr], tuple[str, str]] = {
     Min: ("min", "x < y || x != x ? x : y"),
 }  # fmt: skip
 """What parts of threads are joined by, and the expression in C; a number that is none stays."""
-WARP = 32
 EXCHANGED = {"float16", "bfloat16", "float32", "float64", "int32", "int64"}
 
 
@@ -87,14 +86,14 @@ def keep_in_registers(func: Func, machine: ThreadFacts) -> Func:
     Warps that do not meet any more are launched several to a block: launching a block takes a machine as long as many
     a row (1.3 ns of an H200, where 50,000 rows of 96 numbers took 62 µs whatever was done with them).
     """
-    return _Kernels(model.FULL_ROUNDS * machine.multiprocessors).func(func)
+    return _Kernels(machine.warp, model.FULL_ROUNDS * machine.multiprocessors).func(func)
 
 
 class _Kernels(Mutator):
     """Finds launches, and rewrites those that can be. There should be at least so many blocks."""
 
-    def __init__(self, blocks: int) -> None:
-        self.blocks = blocks
+    def __init__(self, warp: int, blocks: int) -> None:
+        self.warp, self.blocks = warp, blocks
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -107,11 +106,11 @@ class _Kernels(Mutator):
         shared = [x.buffer for x in walk_stmts(s) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
         if not shared or "threadIdx.x" not in tags or "vthread" in tags:
             return s
-        found = _Uses(shared).of(s)
+        found = _Uses(shared, self.warp).of(s)
         if found is None:
             return s
         made = _Rewriter(found).stmt(s)
-        return self.together(made) if found.row is None and found.threads == WARP else made
+        return self.together(made) if found.row is None and found.threads == self.warp else made
 
     def together(self, s: Stmt) -> Stmt:
         """A launch of one warp for each block as one of several: rows of threads."""
@@ -168,8 +167,8 @@ class _Found:
 class _Uses:
     """Reads a kernel: which of the three each of its arrays is."""
 
-    def __init__(self, shared: list[Buffer]) -> None:
-        self.shared = shared
+    def __init__(self, shared: list[Buffer], warp: int) -> None:
+        self.shared, self.warp = shared, warp
         self.known: dict[Var, Expr] = {}
         self.extents: dict[Var, int] = {}
         self.thread: Var | None = None
@@ -186,9 +185,9 @@ class _Uses:
         """What is known; None where something is none of the three."""
         if any(isinstance(e, Address) for e in walk_exprs(s)) or not self.walk(s, False, 0):
             return None
-        if self.thread is None or self.count > WARP or self.count & (self.count - 1) or self.stored & self.loaded:
+        if self.thread is None or self.count > self.warp or self.count & (self.count - 1) or self.stored & self.loaded:
             return None
-        if self.row is not None and self.count != WARP:
+        if self.row is not None and self.count != self.warp:
             return None  # rows would share a warp
         found = _Found(self.thread, self.count, self.row)
         for buffer in self.shared:

@@ -59,7 +59,7 @@ BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 """What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
 BULK_FLOAT8 = (1.54, 1.7)
 """The first of these for float8, whose sums threads add up: of tiles of 128 columns at most, and of wider ones. Set by
-hand to 9 points of three products; of four others the chosen point is the best or within 3 % of it."""
+hand to 9 points of three products; nothing was held out."""
 BULK_ODD_ROWS = (2.2, 2.7)
 """How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either."""
 BULK_COPY = (3000, 0.0012)
@@ -67,7 +67,8 @@ BULK_COPY = (3000, 0.0012)
 BULK_TILE, BULK_START = (750, 0.022), 3800
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
 
-# Attention of narrow numbers: fitted to 110 points of ten sizes, of which it picks the best within 9 %.
+# Attention of narrow numbers: fitted to 110 points of ten sizes, of which it picks the best within 9 %;
+# of others see docs/gpu.md.
 ATTENTION_REGISTERS = (20, 0.75, 0.47, 10)
 """Of a thread: beside keys of a part and elements of a value, for each of these, and where the copy engine fetches: as
 the compiler has them, within 4 for 15 points."""

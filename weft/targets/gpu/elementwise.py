@@ -13,7 +13,7 @@ from weft.expr.nodes import Load, Var
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule
-from weft.schedule.facts import Facts, extent, feeding
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model, nest
@@ -31,18 +31,20 @@ def by_rule(
 ) -> Sketch:
     """A sketch around the point that a rule names: of each knob half as much, as much, and twice as much, or `knobs`.
 
-    It costs its bytes and those of the stages that it computes `together` with the block, twice where they are
-    scattered and more where there are few `blocks` to ask for them, and a launch for itself and each other stage before
-    it. A block has `rows` of `threads`.
+    It costs the bytes of the block and all stages before it, but not those that it computes `together` with the block
+    hand on; twice where they are scattered and more where there are few `blocks` to ask for them; and a launch for
+    itself and each other stage. A block has `rows` of `threads`.
     """
     facts, machine = unit.facts, nest.threads_of(unit.target)
-    apart = [stage for stage in feeding(unit.schedule, facts.block.name) if stage not in unit.done]
+    inside = {stage.block.name for stage in together}
+    before = [name for name in feeding(unit.schedule, facts.block.name) if name not in unit.done and name not in inside]
+    apart = [facts_of(block_named(unit.schedule, name)) for name in before]
     made = {region.buffer for stage in together for region in stage.block.writes}
-    read = {load.buffer: load_bytes(load) for stage in (facts, *together) for load in stage.loads}
-    read = {buffer: size for buffer, size in read.items() if buffer not in made}
-    moved = float(sum(read.values()) + facts.points * facts.target.dtype.bytes)
+    read = {(stage in apart, x.buffer): load_bytes(x) for stage in (facts, *together, *apart) for x in stage.loads}
+    moved = float(sum(size for (_, buffer), size in read.items() if buffer not in made))
+    moved += sum(stage.points * region.buffer.dtype.bytes for stage in (facts, *apart) for region in stage.block.writes)
     moved *= model.SCATTERED if is_scattered else 1
-    cost = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart) - len(together), blocks))
+    cost = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 

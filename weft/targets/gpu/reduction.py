@@ -83,7 +83,14 @@ class _Found:
             self.unit.done.add(made.name)
         return made
 
-    def sketch(self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool) -> Sketch:
+    def sketch(
+        self,
+        name: str,
+        rule: dict[str, int],
+        apply: Callable[[Point], None],
+        is_scattered: bool,
+        **knobs: Sequence[int],
+    ) -> Sketch:
         """A sketch around a rule; with `parts`, two kernels."""
 
         def in_parts(point: Point) -> None:
@@ -94,7 +101,7 @@ class _Found:
 
         together = [] if self.is_alone else [self.facts]
         lanes, parts = powers(rule["lanes"]), sorted({1, rule["parts"]})
-        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=parts)
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=parts, **knobs)
 
 
 def _shared(unit: Unit) -> _Found | None:
@@ -168,7 +175,8 @@ def match_rows(unit: Unit) -> Sketch | None:
         made = found.attach(lambda stage, row: bind(stage, row, point["rows"]), "shared")
         cross_threads(made, point["threads"], lanes=point["lanes"])
 
-    return found.sketch("row reduction", rule, apply, False)
+    knobs = {} if found.is_alone else {"rows": (1,)}
+    return found.sketch("row reduction", rule, apply, False, **knobs)
 
 
 def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
@@ -277,7 +285,8 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
                     made.unroll(loop)
             unit.done.add(made.name)
 
-    return by_rule("with its reductions", unit, rule, apply, makers, any(map(is_contiguous, makers)))
+    is_scattered = any(is_contiguous(maker) and maker.depth >= model.LEAST_ROW for maker in makers)
+    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered)
 
 
 # --------------------------------------------------------------------------------------- a reduction that threads share
