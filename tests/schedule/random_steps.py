@@ -473,6 +473,7 @@ STEPS: dict[str, Callable[[Source, Func], Step]] = {
     "lay_out": _lay_out,
     "cache_operand": _cache_operand,
     "zigzag": _zigzag,
+    "reverse": _mark("reverse"),
     "double_buffer": lambda source, func: ("double_buffer", {"buffer": _buffer(source, func).name}),
     "software_pipeline": _pipeline,
     "prefetch": _prefetch,

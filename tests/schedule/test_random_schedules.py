@@ -39,7 +39,7 @@ def test_random_schedule_keeps_the_meaning(data):
     check_pair(HypothesisSource(data), 0, Counter())
 
 
-OF_ATTENTION = {"online", "stop_at_mask"}
+OF_ATTENTION = {"beneath_peak", "online", "stop_at_mask"}
 """Primitives for a form that no random program has: tests/targets/test_cuda_attention.py is about them."""
 
 

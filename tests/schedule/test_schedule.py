@@ -56,6 +56,8 @@ VALID = {
     "matrix_form": {"block": "P", "pads": [4, 4, 2], "order": [0], "parts": 2, "k_last": [0, 1]},
     "online": {"block": "W", "loop": "q", "peak": "P", "sums": ["L"]},
     "stop_at_mask": {"loop": "q", "block": "M"},
+    "beneath_peak": {"loop": "q", "powers": "G", "product": "w"},
+    "reverse": {"loop": "i"},
 }
 """A legal use of each primitive with all its arguments."""
 
@@ -112,9 +114,9 @@ def subject(primitive: str) -> Schedule:
         a, b = te.placeholder((3, 5), "int32", name="A"), te.placeholder((5, 6), "int32", name="B")
         k = te.reduce_axis((0, 5), "k")
         return te.create_schedule(te.compute((3, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="P").op)
-    if primitive in ("online", "stop_at_mask"):
+    if primitive in ("online", "stop_at_mask", "beneath_peak"):
         s = parts()
-        if primitive == "stop_at_mask":
+        if primitive != "online":
             s.apply("online", **VALID["online"])
             for name in "wlGTM":
                 s.apply("compute_at", block=name, loop="q")
@@ -157,7 +159,7 @@ def test_junk_is_a_schedule_error(primitive):
 
 
 def test_unknown_primitive():
-    with pytest.raises(ScheduleError, match="there is no such primitive; known are annotate, bind"):
+    with pytest.raises(ScheduleError, match="there is no such primitive; known are annotate, be"):
         copy().apply("explode", loop="i")
 
 

@@ -84,12 +84,7 @@ class _Found:
         return made
 
     def sketch(
-        self,
-        name: str,
-        rule: dict[str, int],
-        apply: Callable[[Point], None],
-        is_scattered: bool,
-        **knobs: Sequence[int],
+        self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool, **some: Sequence[int]
     ) -> Sketch:
         """A sketch around a rule; with `parts`, two kernels."""
 
@@ -101,7 +96,7 @@ class _Found:
 
         together = [] if self.is_alone else [self.facts]
         lanes, parts = powers(rule["lanes"]), sorted({1, rule["parts"]})
-        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, lanes=lanes, parts=parts, **knobs)
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, lanes=lanes, parts=parts, **some)
 
 
 def _shared(unit: Unit) -> _Found | None:
