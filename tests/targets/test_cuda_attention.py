@@ -291,6 +291,7 @@ def test_powers_beneath_the_running_maximum(power):
     np.testing.assert_allclose(made, weights @ vs / weights.sum(1, keepdims=True), rtol=2e-4)
 
 
+@pytest.mark.slow
 def test_heads_that_were_joined_with_the_batch_are_read_where_they_lie():
     """Queries, keys and values of one product, chosen by an index, as torch's MultiheadAttention exports them."""
     torch = pytest.importorskip("torch")

@@ -24,8 +24,9 @@ def source(op, shape, out=None, dtype="float16", inputs=1, axes=None, **attribut
     return text[text.index("__global__") :]
 
 
-@pytest.mark.parametrize("length", [96, 768, 1001, 2048])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("length", "dtype"), [(96, "float16"), (768, "float16"), (1001, "float16"), (768, "float32"), (2048, "float32")]
+)
 def test_a_row_of_a_warp_needs_no_shared_memory(length, dtype):
     text = source("LayerNormalization", (600, length), dtype=dtype, inputs=3, axis=-1)
     assert text.count("weft_lanes_sum<32>") == 2  # of the mean, and of the squares

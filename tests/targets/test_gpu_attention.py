@@ -100,7 +100,10 @@ def test_points_of_the_space_agree(point, part):
     check(graph_of((1, 1, 32, 64, 8, 8), (SCALED,), part), point=point)
 
 
-@pytest.mark.parametrize(("part", "empty_rows"), [(0, 0), (0, 1), (16, 0), (16, 1), (16, 2)])
+@pytest.mark.parametrize(
+    ("part", "empty_rows"),
+    [(0, 1), (16, 2), *[pytest.param(*case, marks=pytest.mark.slow) for case in ((0, 0), (16, 0), (16, 1))]],
+)
 def test_rows_and_parts_that_see_nothing(part, empty_rows):
     graph = graph_of((1, 1, 20, 37, 4, 8), (SCALED, ("allow", 0.0, (1, 1, 20, 37))), part, empty_rows=empty_rows)
     arrays = arrays_of(graph)
@@ -179,7 +182,11 @@ def test_opencl_runs_it(name):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "sizes"), [("sm_80", (1, 12, 128, 128, 64, 64)), ("sm_90a", (1, 8, 1024, 4096, 64, 80))]
+    ("architecture", "sizes"),
+    [
+        ("sm_80", (1, 12, 128, 128, 64, 64)),
+        pytest.param("sm_90a", (1, 8, 1024, 4096, 64, 80), marks=pytest.mark.slow),
+    ],
 )
 def test_kernels_compile(architecture, sizes):
     if not nvrtc.is_available():

@@ -95,7 +95,10 @@ def test_a_right_manifest_is_made():
             "device.stages['x'] is a function of (program, target)",
         ),
         ({"algorithms": "winograd"}, "algorithms is a record Algorithms(…), not 'winograd'"),
-        ({"algorithms": Algorithms(products=lambda target: None)}, "products is a function of (target, model_bytes)"),
+        (
+            {"algorithms": Algorithms(products=lambda target: None)},
+            "products is a function of (target, model_bytes, sizes)",
+        ),
         (
             {"device": DeviceSpec(generate=lambda f, t: None, open=lambda t: None), "startup": lambda t, codes: ""},
             "startup is for native code",

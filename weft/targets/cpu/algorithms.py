@@ -125,7 +125,7 @@ def alternatives(
             continue
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
-        if not node.outputs[0].tensor.is_static:
+        if node.inputs[0] is not None and not node.inputs[0].tensor.is_static:
             attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made
