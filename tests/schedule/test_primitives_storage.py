@@ -6,6 +6,9 @@ from __future__ import annotations
 from tests.schedule.intrinsics import declare_intrinsics
 from tests.schedule.programs import SIZE, becomes, chain, copy, grid, matmul, refused, rows
 from weft import te
+from weft.expr.nodes import index_expr, int_value
+from weft.expr.simplify import simplify
+from weft.expr.visit import substitute
 
 declare_intrinsics()
 
@@ -218,6 +221,21 @@ def test_overrun():
                 C[j] = B[j] * 2i32
     """
     becomes(s, "overrun", after, block="B", axis=0)
+
+
+def test_overrun_leaves_room_for_what_is_written():
+    """Tiles of three pairs read less of T than T has where they come out even, and more elsewhere."""
+    n = te.var("n")
+    x = te.placeholder((n,), name="X")
+    t = te.compute((n + 2,), lambda i: x[te.minimum(te.maximum(i - 1, 0), n - 1)], name="T")
+    d = te.compute(((n + 1) // 2,), lambda i: t[2 * i] + t[2 * i + 1], name="D")
+    s = te.create_schedule(te.compute(((n + 1) // 2,), lambda i: d[i] * 2.0, name="E").op)
+    s["D"].split(s["D"].loops[0], factor=3)
+    s.apply("overrun", block="D", axis=0)
+    (made,) = [buffer for buffer in s.func.allocations if buffer.name == "T"]
+    for size in range(1, 30):
+        room = int_value(simplify(substitute(made.shape[0], dict.fromkeys(s.func.size_vars, index_expr(size)))))
+        assert room >= max(size + 2, 6 * -(-((size + 1) // 2) // 3)), size
 
 
 def test_overrun_refuses():
