@@ -32,9 +32,8 @@ quantizer for bits (500), commands of the pool, of exploring and of the cache (6
 (1,600), regions of many threads (700), attention in 16 bits and its primitives (1,100), products by the copy engine
 (1,100), decoding on GPUs (300), host nodes without the compiler (100), float8 (400), attention of few queries and a
 step late (800), rows in the registers of warps (300), squares of bytes (250), products that are merged and Winograd
-over open sizes (450), a compiler whose files import one another in one direction (150); tables in place of functions
-took 1,000 off: the next thing that comes has to take something away. The
-pool's 350: whole models on devices, Node, builders."""
+over open sizes (450), files that import one another in one direction (150); tables in place of functions took 1,000
+off: the next thing that comes has to take something away. The pool's 350: whole models on devices, Node, builders."""
 NO_CIRCLES = ("weft.compiler", "weft.runtime")
 """Rooms whose files import each other in one direction only, wherever in a file they do so: in functions, too."""
 MAY_PRINT = {"demo", "cli"}

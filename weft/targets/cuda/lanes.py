@@ -221,23 +221,19 @@ class _Uses:
                 self.extents[s.var] = extent
         if isinstance(s, Let) and s.var.dtype.is_integer:
             self.known[s.var] = substitute(s.value, self.known)
-        if isinstance(s, If) and self.is_first(s.condition):
+        if isinstance(s, If) and _is_first(s.condition, self.thread, self.known):
             return s.otherwise is None and self.walk(s.then, True, threads)
         if isinstance(s, If) and self.thread in free_vars(substitute(s.condition, self.known)):
             threads = 0  # some of them, nobody knows which
+        mine = [substitute(e, self.known) for e in _own_expressions(s)]
+        if by_first and self.thread in free_vars(*mine):
+            return False  # the others would compute something else
         own = [e for x in _own_expressions(s) for e in walk(x, Load) if isinstance(e, Load)]
         for load in own:
             self.note(load.buffer, load.indices, False, by_first, threads)
         if isinstance(s, Store):
             self.note(s.buffer, s.indices, True, by_first, threads)
         return all(self.walk(child, by_first, threads) for child in child_stmts(s))
-
-    def is_first(self, test: Expr) -> bool:
-        """Whether a test picks the first thread."""
-        if not isinstance(test, EQ) or int_value(wide_index(test.b)) != 0:
-            return False
-        form = linear(wide_index(substitute(test.a, self.known)))
-        return form.constant == 0 and list(form.terms.items()) == [(self.thread, 1)]
 
     def note(self, buffer: Buffer, indices: tuple[Expr, ...], is_store: bool, by_first: bool, threads: int) -> None:
         """Notes an access."""
@@ -291,6 +287,14 @@ class _Uses:
             size = max(size, self.last(place) + lanes)
         found.sizes[buffer] = size
         return True
+
+
+def _is_first(test: Expr, thread: Var | None, known: Mapping[Var, Expr]) -> bool:
+    """Whether a test picks the first thread."""
+    if not isinstance(test, EQ) or int_value(wide_index(test.b)) != 0:
+        return False
+    form = linear(wide_index(substitute(test.a, known)))
+    return form.constant == 0 and list(form.terms.items()) == [(thread, 1)]
 
 
 def _own_expressions(s: Stmt) -> Iterator[Expr]:
@@ -370,9 +374,7 @@ class _Rewriter(Mutator):
 
     def visit_If(self, s: If) -> Stmt:
         """What only the first thread did every thread does, but for what goes to memory."""
-        form = linear(wide_index(substitute(s.condition.a, self.known))) if isinstance(s.condition, EQ) else None
-        first = form is not None and form.constant == 0 and list(form.terms.items()) == [(self.found.thread, 1)]
-        if not first or int_value(wide_index(s.condition.b)) != 0:  # type: ignore[attr-defined]
+        if not _is_first(s.condition, self.found.thread, self.known):
             return self.generic_stmt(s)
         self.guards.append(s.condition)
         inside = self.stmt(s.then)
