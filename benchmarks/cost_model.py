@@ -4,11 +4,13 @@
     python -m benchmarks.cost_model --only conv_3x3 --points 40 --jobs 8 --json cost_model.json
     python -m benchmarks.cost_model --target native,features=-avx512f     another machine that this one can play
     python -m benchmarks.cost_model --target cuda --precision fp16        a device: its own clock, the kernel alone
+    python -m benchmarks.cost_model --fitted --points 40 --json fit.json  the shapes that numbers are fitted to
 
 For each shape the sketches of its heaviest block are taken as the planner takes them, with all their points. Some are
 measured: the best by estimate, and others drawn at random from those that are estimated at up to eight times as long.
-Reported are Spearman's rank correlation of estimate and time, and how much longer the default takes than the best that
-was found. A point that is refused, or fails, is counted. Shapes marked * were used to fit; all others are held out.
+Reported are Spearman's rank correlation of estimate and time, with that of the times of odd and even rounds beside it
+(what noise leaves: no estimate can rank better), and how much longer the default takes than the best that was found. A
+point that is refused, or fails, is counted. No number is fitted to `SHAPES`; `FITTED` are those that were used.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +36,9 @@ from weft.graph.ir import Graph, Value
 from weft.models.builder import Builder
 from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Sketch
+from weft.tuner.cost_models import rank_correlation
 
-ROUNDS = 5
+ROUNDS = 9
 """Points are called in turns; the first turn is for warming up."""
 
 MOST_RATIO = 8.0
@@ -62,8 +66,6 @@ def _matmul(batch: int, m: int, k: int, n: int) -> Graph:
 
 
 SHAPES: dict[str, Any] = {
-    "dense 128×768×3072 *": lambda: _dense(128, 768, 3072),
-    "dense 512×512×512 *": lambda: _dense(512, 512, 512),
     "dense 77×640×1280": lambda: _dense(77, 640, 1280),
     "dense 197×192×768": lambda: _dense(197, 192, 768),
     "dense 49×1024×320": lambda: _dense(49, 1024, 320),
@@ -73,23 +75,57 @@ SHAPES: dict[str, Any] = {
     "matmul 49×512×49": lambda: _matmul(1, 49, 512, 49),
     "matmul 8: 100×64×100": lambda: _matmul(8, 100, 64, 100),
     "matmul 16: 197×48×197": lambda: _matmul(16, 197, 48, 197),
-    "conv 1x1 64→256 56 *": lambda: _conv(64, 256, 56, 1),
-    "conv 3x3 s2 64→128 56 *": lambda: _conv(64, 128, 56, 3, 2),
     "conv 1x1 96→192 35": lambda: _conv(96, 192, 35, 1),
     "conv 1x1 160→960 7": lambda: _conv(160, 960, 7, 1),
+    "conv 1x1 40→120 28": lambda: _conv(40, 120, 28, 1),
+    "conv 1x1 72→24 57": lambda: _conv(72, 24, 57, 1),
     "conv 3x3 s2 48→96 41": lambda: _conv(48, 96, 41, 3, 2),
     "conv 5x5 32→48 28": lambda: _conv(32, 48, 28, 5),
     "conv 3x3 s2 160→320 14": lambda: _conv(160, 320, 14, 3, 2),
-    "conv 1x1 40→120 28": lambda: _conv(40, 120, 28, 1),
-    "conv 1x1 72→24 57": lambda: _conv(72, 24, 57, 1),
     "conv 3x3 s2 24→40 80": lambda: _conv(24, 40, 80, 3, 2),
     "conv 3x3 g6 72→72 28": lambda: _conv(72, 72, 28, 3, 1, 6),
     "conv 3x3 17→33 30": lambda: _conv(17, 33, 30, 3),
-    "depthwise 3x3 96 56 *": lambda: _conv(96, 96, 56, 3, 1, 96),
     "depthwise 5x5 s2 120 28": lambda: _conv(120, 120, 28, 5, 2, 120),
     "depthwise 3x3 72 57": lambda: _conv(72, 72, 57, 3, 1, 72),
     "depthwise 5x5 480 14": lambda: _conv(480, 480, 14, 5, 1, 480),
 }
+"""Shapes that no number was fitted to."""
+
+FITTED: dict[str, Any] = {
+    "dense 128×768×3072": lambda: _dense(128, 768, 3072),
+    "dense 512×512×512": lambda: _dense(512, 512, 512),
+    "dense 64×384×1536": lambda: _dense(64, 384, 1536),
+    "dense 100×256×1000": lambda: _dense(100, 256, 1000),
+    "dense 12×1024×700": lambda: _dense(12, 1024, 700),
+    "dense 31×300×200": lambda: _dense(31, 300, 200),
+    "dense 256×128×144": lambda: _dense(256, 128, 144),
+    "matmul 65×400×65": lambda: _matmul(1, 65, 400, 65),
+    "matmul 12: 128×64×128": lambda: _matmul(12, 128, 64, 128),
+    "matmul 6: 50×32×200": lambda: _matmul(6, 50, 32, 200),
+    "conv 1x1 64→256 56": lambda: _conv(64, 256, 56, 1),
+    "conv 1x1 48→144 40": lambda: _conv(48, 144, 40, 1),
+    "conv 1x1 80→480 14": lambda: _conv(80, 480, 14, 1),
+    "conv 1x1 128→64 28": lambda: _conv(128, 64, 28, 1),
+    "conv 1x1 144→32 56": lambda: _conv(144, 32, 56, 1),
+    "conv 1x1 56→136 30": lambda: _conv(56, 136, 30, 1),
+    "conv 3x3 s2 64→128 56": lambda: _conv(64, 128, 56, 3, 2),
+    "conv 3x3 s2 96→192 20": lambda: _conv(96, 192, 20, 3, 2),
+    "conv 5x5 24→64 24": lambda: _conv(24, 64, 24, 5),
+    "conv 3x3 136→136 15": lambda: _conv(136, 136, 15, 3),
+    "conv 3x3 g4 64→64 32": lambda: _conv(64, 64, 32, 3, 1, 4),
+    "conv 3x3 20→50 26": lambda: _conv(20, 50, 26, 3),
+    "depthwise 3x3 96 56": lambda: _conv(96, 96, 56, 3, 1, 96),
+    "depthwise 5x5 88 30": lambda: _conv(88, 88, 30, 5, 1, 88),
+    "depthwise 3x3 s2 144 40": lambda: _conv(144, 144, 40, 3, 2, 144),
+    "depthwise 5x5 s2 240 20": lambda: _conv(240, 240, 20, 5, 2, 240),
+}
+"""Shapes that numbers of a `model.py` were fitted to."""
+
+
+def _family(name: str) -> str:
+    """Whose mean a shape belongs to: products, windows of one element, of several, and those over single channels."""
+    kind, window = name.split()[:2]
+    return kind if kind != "conv" else "conv 1x1" if window == "1x1" else "conv k×k"
 
 
 @dataclass
@@ -99,7 +135,13 @@ class Measured:
     sketch: str
     point: dict[str, int]
     estimate: float
-    seconds: float
+    rounds: list[float]
+    """The best call of each round."""
+
+    @property
+    def seconds(self) -> float:
+        """The best call."""
+        return min(self.rounds)
 
 
 @dataclass
@@ -114,10 +156,12 @@ class Row:
     @property
     def spearman(self) -> float:
         """The rank correlation of estimates and times."""
-        if len(self.points) < 3:
-            return float("nan")
-        ranks = [np.argsort(np.argsort([getattr(p, key) for p in self.points])) for key in ("estimate", "seconds")]
-        return float(np.corrcoef(*ranks)[0, 1])
+        return rank_correlation(*np.asarray([(p.estimate, p.seconds) for p in self.points]).T)
+
+    @property
+    def repeated(self) -> float:
+        """That of the times of odd and even rounds: what noise leaves to an estimate."""
+        return rank_correlation(*np.asarray([(min(p.rounds[::2]), min(p.rounds[1::2])) for p in self.points]).T)
 
     @property
     def behind(self) -> float:
@@ -129,7 +173,7 @@ class _First:
     """A pick that tries one point of the heaviest unit's sketches first, and notes what there is to choose from."""
 
     def __init__(self, wanted: tuple[str, dict[str, int]] | None) -> None:
-        self.wanted, self.work = wanted, 0
+        self.wanted, self.work, self.refused = wanted, 0, False
         self.sketches: list[Sketch] = []
 
     def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
@@ -143,6 +187,7 @@ class _First:
                     and sketch.knobs.keys() == self.wanted[1].keys()
                 ):
                     yield sketch, self.wanted[1], 0.0
+                    self.refused = True  # else nobody asks for another point
         yield from analytic(unit, sketches)
 
 
@@ -154,31 +199,37 @@ def _compiled(
         return weft.compile(graph, target=target, precision=precision), pick
 
 
-def _seconds(modules: Sequence[Any], inputs: Sequence[Any], least: float) -> list[float]:
-    """The best call of each, taken in turns; on a device the heaviest kernel, by the device's clock."""
-    best = [float("inf")] * len(modules)
-    for round_ in range(ROUNDS):
-        for at, module in enumerate(modules):
+def _rounds(modules: Sequence[Any], inputs: Sequence[Any], least: float) -> list[list[float]]:
+    """The best call of each in each round, taken in turns, in processor time: one thread computes, and others may run.
+
+    On a device the heaviest kernel, by the device's clock.
+    """
+    best: list[list[float]] = [[] for _ in modules]
+    for _ in range(ROUNDS):
+        for found, module in zip(best, modules):
             if module.target.spec.device is not None:
                 kernels = module.profile(*inputs, seconds=least / ROUNDS).kernels
-                best[at] = min(best[at], max(kernels, key=lambda kernel: kernel.cost.operations).seconds)
+                found.append(max(kernels, key=lambda kernel: kernel.cost.operations).seconds)
                 continue
             module(*inputs)
-            until = time.perf_counter() + least / ROUNDS
+            until, shortest = time.thread_time() + least / ROUNDS, float("inf")
             while True:
-                start = time.perf_counter()
+                start = time.thread_time()
                 module(*inputs)
-                end = time.perf_counter()
-                best[at] = min(best[at], end - start) if round_ else best[at]
+                end = time.thread_time()
+                shortest = min(shortest, end - start)
                 if end > until:
                     break
-    return best
+            found.append(shortest)
+    return [found[1:] for found in best]
 
 
-def measure(name: str, target: str, precision: str | None, count: int, seconds: float) -> Row:
-    """The points of a shape, measured."""
+def compiled(
+    name: str, target: str, precision: str | None, count: int
+) -> tuple[list[Measured], list[Any], list[Any], int, int]:
+    """Points of a shape, the default first, each compiled; what they are called with; those refused, and all."""
     knobs.num_threads = 1
-    graph = SHAPES[name]()
+    graph = {**SHAPES, **FITTED}[name]()
     module, pick = _compiled(graph, target, precision, None)
     random = np.random.default_rng(len(name))
     inputs = [random.standard_normal(value.tensor.static).astype(np.float32) for value in graph.inputs]
@@ -206,13 +257,22 @@ def measure(name: str, target: str, precision: str | None, count: int, seconds: 
         except WeftError:
             refused += 1
             continue
+        if tried.refused:
+            refused += 1
+            continue
         tolerance = 1e-3 if precision is None else 5e-2
         np.testing.assert_allclose(made(*inputs), right, rtol=tolerance, atol=tolerance)
-        points.append(Measured(sketch.name, point, cost_, 0.0))
+        points.append(Measured(sketch.name, point, cost_, []))
         modules.append(made)
-    for one, taken in zip(points, _seconds(modules, inputs, seconds)):
-        one.seconds = taken
-    return Row(name, points, refused, sum(sketch.size for sketch in pick.sketches))
+    return points, modules, inputs, refused, sum(sketch.size for sketch in pick.sketches)
+
+
+def measure(name: str, target: str, precision: str | None, count: int, seconds: float) -> Row:
+    """The points of a shape, measured."""
+    points, modules, inputs, refused, size = compiled(name, target, precision, count)
+    for one, taken in zip(points, _rounds(modules, inputs, seconds)):
+        one.rounds = taken
+    return Row(name, points, refused, size)
 
 
 def main() -> None:
@@ -224,30 +284,37 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=0.05, help="how long each point is called")
     parser.add_argument("--jobs", type=int, default=1, help="shapes at the same time: only on as many idle cores")
+    parser.add_argument("--fitted", action="store_true", help="the shapes that numbers were fitted to")
     parser.add_argument("--json")
     given = parser.parse_args()
-    names = [name for name in SHAPES if not given.only or any(part in name for part in given.only)]
+    shapes = FITTED if given.fitted else SHAPES
+    names = [name for name in shapes if not given.only or any(part in name for part in given.only)]
     arguments = [(name, given.target, given.precision, given.points, given.seconds) for name in names]
+    rows: list[Row] = []
     with ProcessPoolExecutor(given.jobs) as pool:
-        rows = list(pool.map(measure, *zip(*arguments)))
+        for row in pool.map(measure, *zip(*arguments)):
+            rows.append(row)
+            if given.json:  # what was measured stays, whatever comes
+                Path(given.json).write_text(json.dumps([asdict(row) for row in rows], indent=1))
     console = Console(width=None if sys.stdout.isatty() else 220)
-    table = Table("shape", "points", "measured", "refused", "Spearman", "default / best", "default", "best")
+    heads = ("points", "measured", "refused", "Spearman", "repeated", "default / best", "default", "best")
+    table = Table("shape", *heads)
     for row in rows:
         best = min(row.points, key=lambda p: p.seconds)
         named = [f"{p.sketch} {' '.join(f'{k}={v}' for k, v in p.point.items())}" for p in (row.points[0], best)]
-        figures = [f"{row.size:,}", str(len(row.points)), str(row.refused), f"{row.spearman:.2f}", f"{row.behind:.2f}"]
+        figures = [f"{row.size:,}", str(len(row.points)), str(row.refused)]
+        figures += [f"{row.spearman:.2f}", f"{row.repeated:.2f}", f"{row.behind:.2f}"]
         table.add_row(row.name, *figures, *named)
     console.print(table)
-    held = [row for row in rows if not row.name.endswith("*")]
-    if held:
-        ranks, behind = [row.spearman for row in held], [row.behind for row in held]
+    for family in (None, *dict.fromkeys(map(_family, names))):
+        some = [row for row in rows if family in (None, _family(row.name))]
+        ranks, behind = [row.spearman for row in some], [row.behind for row in some]
         console.print(
-            f"held out, {len(held)} shapes: Spearman median {np.nanmedian(ranks):.2f}, least {np.nanmin(ranks):.2f}; "
-            f"default / best median {np.median(behind):.2f}, most {max(behind):.2f}"
+            f"{family or ('fitted' if given.fitted else 'held out')}, {len(some)} shapes: Spearman mean "
+            f"{np.nanmean(ranks):.2f}, median {np.nanmedian(ranks):.2f}, least {np.nanmin(ranks):.2f} (repeated "
+            f"{np.nanmean([row.repeated for row in some]):.2f}); default / best mean {np.mean(behind):.2f}, median "
+            f"{np.median(behind):.2f}, most {max(behind):.2f}, over 1.10 {sum(ratio > 1.1 for ratio in behind)}"
         )
-    if given.json:
-        with open(given.json, "w") as file:
-            json.dump([asdict(row) for row in rows], file, indent=1)
 
 
 if __name__ == "__main__":

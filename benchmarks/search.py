@@ -3,6 +3,8 @@
     python -m benchmarks.search --pool pool.json            measures pools of points of five tasks, once
     python -m benchmarks.search --pool pool.json --plot f   replays the searches over them: curves, and a table
     python -m benchmarks.search --live --trials 64          the searches themselves, each point measured when it is met
+    python -m benchmarks.search --live --jobs 8 --ways random "prior + learned=64" "learned alone=200" genetic=200
+                                                            figure 12 as it is asked for: random has 800 trials
     python -m benchmarks.search --exhaustive                five small spaces measured whole; trials to 2 % of the best
     python -m benchmarks.search --rate                      how many candidates are scored in a second
     python -m benchmarks.search --poor --trials 64          what is left of the speed of right facts, from poor ones
@@ -11,15 +13,21 @@ A pool is a table of points with their measured times: points drawn evenly from 
 are estimated at up to twice the best, and the best by estimate. Replayed searches choose from the pool alone, so that
 all see the same machine; random is helped by that, because a third of the pool is good by estimate.
 
+A space of fewer points than trials is measured whole, and the searches are replayed over that. What looks best is
+measured three times, and the median counts: the best of many is the luckiest of them, too.
+
 What --live and --exhaustive measure is kept in --folder: with --seconds a run ends early, and the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +73,8 @@ SMALL: dict[str, Any] = {
 }
 """Tasks whose spaces are measured whole, with fewer choices of their knobs where they have more points than that."""
 
-MOST_POINTS, SETTLED = 1200, 24
-"""Points of a space that is measured whole; how many of the best are measured three times."""
+MOST_POINTS, SETTLED, MET = 1200, 24, 6
+"""Points of a space that is measured whole; how many of the best are measured three times there, and of a search."""
 
 SEEDS = 3
 
@@ -115,7 +123,7 @@ def gains_of(space: Space, rows: list[Any]) -> dict[int, float]:
 
 
 def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path, until: float) -> list[float]:
-    """A search that measures until a moment: the best gain after each trial."""
+    """A search that measures until a moment: the best gain after each trial, the default's at first."""
     model, explorer, epsilon = WAYS[way]
     task = task_of(TASKS[name](), target)
     space = space_of(task)
@@ -124,7 +132,16 @@ def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path,
         search = Search(task, Bench(task, 1), proposer, LocalRunner(), database)
         while search.trials < trials and not search.is_done and time.monotonic() < until:
             list(search.round(min(search.batch, trials - search.trials), lambda: time.monotonic() >= until))
-        return [gain for _, gain in search.curve][:trials]
+        settle(search, MET, until)
+        return [max(1.0, gain) for gain in itertools.accumulate([*search.gains.values()][:trials], max)]
+
+
+def whole(name: str, target: str, folder: Path, until: float, trials: int, seeds: int) -> dict[str, list[list[float]]]:
+    """Searches replayed over a space that was measured whole, for who wants more trials than it has points."""
+    search = exhaustive(name, target, folder, until, trials)
+    return {
+        way: [replay(search.space, search.gains, way, trials, seed) for seed in range(seeds)] for way in ways_here()
+    }
 
 
 def thinned(space: Space, most: int) -> Space:
@@ -152,11 +169,8 @@ def thinned(space: Space, most: int) -> Space:
 
 
 def exhaustive(name: str, target: str, folder: Path, until: float, most: int = MOST_POINTS) -> Search:
-    """A space measured whole, or as much of it as there is time for; what looks best is measured three times.
-
-    The best of many is the luckiest of them, too: what counts of a point is the median.
-    """
-    task = task_of(SMALL[name](), target)
+    """A space measured whole, or as much of it as there is time for."""
+    task = task_of({**TASKS, **SMALL}[name](), target)
     space = thinned(space_of(task), most)
     database = Database(folder / f"{name}.sqlite".replace(" ", "_").replace("/", "_"))
     proposer = Proposer(space, cost_models.cost_model("none"), "random")
@@ -165,14 +179,19 @@ def exhaustive(name: str, target: str, folder: Path, until: float, most: int = M
     for _ in search.measure(left):
         if time.monotonic() >= until:
             break
+    settle(search, SETTLED, until)
+    return search
+
+
+def settle(search: Search, count: int, until: float) -> None:
+    """Measures what looks best three times. The best of many is the luckiest of them, too: the median counts."""
     for _ in range(4):
         gains = _medians(search)
-        best = sorted(gains, key=lambda number: -gains[number][0])[:SETTLED]
+        best = sorted(gains, key=lambda number: -gains[number][0])[:count]
         for _ in search.measure([number for number in best if gains[number][1] < 3]):
             if time.monotonic() >= until:
                 break
     search.gains.update({number: gain for number, (gain, _) in _medians(search).items()})
-    return search
 
 
 def _medians(search: Search) -> dict[int, tuple[float, int]]:
@@ -231,43 +250,116 @@ def rate() -> float:
     return count / (time.process_time() - begin)
 
 
+def beside_each_other(jobs: list[tuple[Any, ...]], count: int) -> list[Any]:
+    """What calls give, so many at a time, each in a process on a core of its own."""
+    if count <= 1:
+        return [call(*words) for call, *words in jobs]
+    context, here = multiprocessing.get_context("spawn"), sorted(os.sched_getaffinity(0))[:count]
+    cores = context.Queue()
+    for core in here:
+        cores.put(core)
+    with ProcessPoolExecutor(len(here), context, _take_core, (cores,)) as pool:
+        return [one.result() for one in [pool.submit(call, *words) for call, *words in jobs]]
+
+
+def _take_core(cores: Any) -> None:
+    os.sched_setaffinity(0, {cores.get()})
+
+
+def side_by_side(given: argparse.Namespace, names: list[str], until: float) -> dict[str, dict[str, list[list[float]]]]:
+    """The searches of figure 12: in a space of more points than trials each measures what it meets; one of fewer is
+    measured whole, and the searches are replayed over that."""
+    ways = dict(one.partition("=")[::2] for one in given.ways) or dict.fromkeys(ways_here(), "")
+    jobs: dict[tuple[str, str, int], tuple[Any, ...]] = {}
+    for name in names:
+        folder = Path(given.folder) / name.replace(" ", "_")
+        folder.mkdir(parents=True, exist_ok=True)
+        if space_of(task_of(TASKS[name](), given.target)).size <= given.trials:
+            jobs[name, "", 0] = whole, name, given.target, folder, until, given.trials, given.seeds
+            continue
+        for way, seed in itertools.product(ways, range(given.seeds)):
+            most = int(ways[way] or given.trials)
+            jobs[name, way, seed] = live, name, given.target, way, most, seed, folder, until
+    order = sorted(jobs, key=lambda at: ["", *ways].index(at[1]))  # whole spaces first, then as the ways are given
+    found = dict(zip(order, beside_each_other([jobs[at] for at in order], given.jobs)))
+    curves: dict[str, dict[str, list[list[float]]]] = {name: {} for name in names}
+    for name, way, seed in jobs:
+        if way:
+            curves[name].setdefault(way, []).append(found[name, way, seed])
+        else:
+            curves[name] = {one: found[name, way, seed][one] for one in ways}
+    return curves
+
+
 def regrets(given: argparse.Namespace, until: float, console: Console) -> None:
     """The five small spaces: how much of each is measured, and what each way to search regrets there."""
-    Path(given.folder).mkdir(parents=True, exist_ok=True)
+    folder = Path(given.folder)
+    folder.mkdir(parents=True, exist_ok=True)
     table = Table("space", "points", "way", "regret after 16 trials", "trials to 2 %", f"of {given.seeds} seeds")
-    for name in SMALL:
-        if given.only and not any(part in name for part in given.only):
-            continue
-        search = exhaustive(name, given.target, Path(given.folder), until, given.points or MOST_POINTS)
-        best = max(search.gains.values())
-        for row, (way, regret, needed) in enumerate(regret_rows(search, given.seeds)):
-            many = f"{search.trials} of {search.space.size}, {sum(search.failures.values())} failed, best {best:.3f}"
-            curves = [replay(search.space, search.gains, way.split(",")[0], 64, s) for s in range(given.seeds) if row]
-            each = " ".join(str(trials_to(curve, WITHIN * best) or "> 64") for curve in curves)
-            table.add_row(name if not row else "", many if not row else "", way, regret, needed, each)
+    names = [name for name in SMALL if not given.only or any(part in name for part in given.only)]
+    most = given.points or MOST_POINTS
+    for rows in beside_each_other(
+        [(regret, name, given.target, folder, until, most, given.seeds) for name in names], given.jobs
+    ):
+        for row in rows:
+            table.add_row(*row)
     console.print(table)
+
+
+def regret(name: str, target: str, folder: Path, until: float, most: int, seeds: int) -> list[tuple[str, ...]]:
+    """The rows of one space."""
+    search = exhaustive(name, target, folder, until, most)
+    best = max(search.gains.values())
+    many = f"{search.trials} of {search.space.size}, {sum(search.failures.values())} failed, best {best:.3f}"
+    rows = []
+    for row, (way, lost, needed) in enumerate(regret_rows(search, seeds)):
+        curves = [replay(search.space, search.gains, way.split(",")[0], 64, s) for s in range(seeds) if row]
+        each = " ".join(str(trials_to(curve, WITHIN * best) or "> 64") for curve in curves)
+        rows.append((name if not row else "", many if not row else "", way, lost, needed, each))
+    return rows
 
 
 def report(curves: dict[str, dict[str, list[list[float]]]], console: Console) -> None:
-    """For each task and way: trials until 2 % from the best, and until random's best; geometric means at the end."""
+    """For each task and way: trials until 2 % from the best, until random's best (of its seeds the median), the best
+    of each seed; geometric means, in which a search that did not get there counts with all its trials."""
     ways = list(next(iter(curves.values())))
     table = Table("task", *(f"{way}: to 2 % / to random's best" for way in ways))
-    totals: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
+    totals: dict[str, list[list[float]]] = {way: [] for way in ways}
     for name, by_way in curves.items():
-        best = max(curve[-1] for found in by_way.values() for curve in found)
-        ends = [curve[-1] for curve in by_way.get("random", [[best]])]
+        best = max((curve[-1] for found in by_way.values() for curve in found if curve), default=1.0)
+        random = float(np.median([curve[-1] for curve in by_way.get("random", [[best]]) if curve] or [best]))
         cells = []
         for way in ways:
-            needs = [
-                np.mean([trials_to(curve, wanted) or len(curve) for curve in by_way[way]])
-                for wanted in (WITHIN * best, min(ends))
-            ]
-            totals[way].append((float(needs[0]), float(needs[1])))
-            cells.append(f"{needs[0]:.0f} / {needs[1]:.0f}")
+            found = [curve for curve in by_way[way] if curve]
+            needs = [[trials_to(curve, wanted) for curve in found] for wanted in (WITHIN * best, random)]
+            means = [float(np.mean([n or len(c) for n, c in zip(some, found)])) for some in needs] if found else []
+            totals[way] += [means] if means else []
+            said = " / ".join(f"{'> ' if None in some else ''}{mean:.0f}" for some, mean in zip(needs, means))
+            cells.append(f"{said} ({' '.join(f'{curve[-1]:.3f}' for curve in found)})")
         table.add_row(name, *cells)
-    means = [np.exp(np.mean(np.log(totals[way]), axis=0)) for way in ways]
-    table.add_row("geometric mean", *(f"{mean[0]:.1f} / {mean[1]:.1f}" for mean in means))
+    middle = [np.exp(np.mean(np.log(totals[way]), axis=0)) if totals[way] else (np.nan, np.nan) for way in ways]
+    table.add_row("geometric mean", *(f"{mean[0]:.1f} / {mean[1]:.1f}" for mean in middle))
     console.print(table)
+
+
+def replayed(given: argparse.Namespace, names: list[str], console: Console) -> dict[str, dict[str, list[list[float]]]]:
+    """The searches over pools, which are measured where there are none."""
+    curves = {}
+    pools = json.loads(Path(given.pool).read_text()) if Path(given.pool).exists() else {}
+    for name in names:
+        if name not in pools:
+            pools[name] = measure_pool(name, given.target, given.points or 160, 1)
+            Path(given.pool).write_text(json.dumps(pools))
+        space = space_of(task_of(TASKS[name](), given.target))
+        gains = gains_of(space, pools[name]["rows"])
+        failed = sum(row[3] != "ok" for row in pools[name]["rows"])
+        console.print(
+            f"{name}: {len(gains)} of {pools[name]['size']:,} points, {failed} failed, best "
+            f"{max(gains.values()):.3f} of the default, {pools[name]['seconds']:.0f} s, "
+            f"load {pools[name]['load']:.1f}"
+        )
+        curves[name] = {w: [replay(space, gains, w, given.trials, s) for s in range(given.seeds)] for w in ways_here()}
+    return curves
 
 
 COLORS = ("#c33", "#36c", "#393", "#c80", "#777")
@@ -281,6 +373,8 @@ def plot(curves: dict[str, dict[str, list[list[float]]]], path: str) -> None:
         left, means = panel * (WIDTH + 40) + 40, {}
         for way, found in by_way.items():
             length = min(map(len, found))
+            if not length:
+                continue  # there was no time for it
             means[way] = np.mean([curve[:length] for curve in found], axis=0)
         most = max(map(len, means.values()))
         low, top = min(mean[0] for mean in means.values()), max(mean[-1] for mean in means.values())
@@ -309,6 +403,7 @@ def main() -> None:
     parser.add_argument("--exhaustive", action="store_true", help="measure five small spaces whole")
     parser.add_argument("--ways", nargs="*", default=[], metavar="WAY[=TRIALS]", help="only these, with --live")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=1, help="so many at once, a core each")
     parser.add_argument("--seconds", type=float, default=1e9, help="with --live and --exhaustive: measure for so long")
     parser.add_argument("--folder", default=".", help="with --live and --poor: where the records go")
     parser.add_argument("--rate", action="store_true", help="only how many candidates are scored in a second")
@@ -330,38 +425,15 @@ def main() -> None:
         return
     names = [name for name in TASKS if not given.only or any(part in name for part in given.only)]
     if given.poor:
-        for name in names:
-            before, after = recovered(name, given.target, given.trials, Path(given.folder))
+        jobs = [(recovered, name, given.target, given.trials, Path(given.folder)) for name in names]
+        for name, (before, after) in zip(names, beside_each_other(jobs, given.jobs)):
             console.print(f"{name}: {before:.2f} of right facts before, {after:.2f} after {given.trials} trials")
         return
-    curves: dict[str, dict[str, list[list[float]]]] = {}
-    pools = json.loads(Path(given.pool).read_text()) if Path(given.pool).exists() and not given.live else {}
-    for name in names:
-        if given.live:
-            folder = Path(given.folder) / name.replace(" ", "_")
-            folder.mkdir(parents=True, exist_ok=True)
-            wanted = dict(one.partition("=")[::2] for one in given.ways) or dict.fromkeys(ways_here(), "")
-            found = {
-                way: [
-                    live(name, given.target, way, int(most or given.trials), seed, folder, until)
-                    for seed in range(given.seeds)
-                ]
-                for way, most in wanted.items()
-            }
-        else:
-            if name not in pools:
-                pools[name] = measure_pool(name, given.target, given.points or 160, 1)
-                Path(given.pool).write_text(json.dumps(pools))
-            space = space_of(task_of(TASKS[name](), given.target))
-            gains = gains_of(space, pools[name]["rows"])
-            failed = sum(row[3] != "ok" for row in pools[name]["rows"])
-            console.print(
-                f"{name}: {len(gains)} of {pools[name]['size']:,} points, {failed} failed, best "
-                f"{max(gains.values()):.3f} of the default, {pools[name]['seconds']:.0f} s, "
-                f"load {pools[name]['load']:.1f}"
-            )
-            found = {w: [replay(space, gains, w, given.trials, s) for s in range(SEEDS)] for w in ways_here()}
-        curves[name] = found
+    if given.live:
+        curves = side_by_side(given, names, until)
+    else:
+        curves = replayed(given, names, console)
+    console.print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     report(curves, console)
     if given.plot:
         plot(curves, given.plot)

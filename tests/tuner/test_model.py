@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from dataclasses import replace
@@ -17,13 +18,15 @@ from weft.compiler.kernels.build import _CACHE
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.models.builder import Builder
-from weft.plan.overrides import Records, recording
+from weft.plan.overrides import Records, digest, recording
 from weft.schedule.trace import Step, Trace
+from weft.targets.registry import find_target
+from weft.tuner import records_for
 from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of
-from weft.tuner.records import TuneError
+from weft.tuner.records import TuneError, machine_key
 from weft.tuner.space import space_of
 from weft.tuner.task import tasks_of
 from weft.tuner.view import status_line, summary, task_table
@@ -52,6 +55,7 @@ def vectors_first(point):
 def tuned(graph, verdict=None, seconds=20.0, **more):
     made = make_tuning(graph, seconds, threads=1, runner=Pretending(vectors_first), model="analytic", **more)
     made._profile = lambda records, module=None: [2.0, 1.0]
+    made._inside = lambda sets: [{task.key: 1.0 / (1 + at) for task in made.tasks} for at in range(len(sets))]
     made.choose = lambda observe: None
     if verdict is not None:
         made._compare = lambda before, after: vars(verdict)
@@ -80,7 +84,7 @@ def test_what_makes_the_whole_model_faster_is_used_and_said(graph, own_records):
         plain = weft.compile(graph)
         x = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
         want = plain(x)
-        made = tuned(graph, Verdict(2.0, 1.0, 2.0, {}))
+        made = tuned(graph, Verdict(2.0, 1.0, 2.0))
         assert len(made.tasks) == 2 and made.tasks[0].seconds == 2.0 and made.kept and made.trials >= 9
         faster = weft.compile(graph)
         assert f"tuned: {len(made.kept)} of 2 kernels by records of weft tune" in faster.report()
@@ -96,9 +100,9 @@ def test_what_makes_the_whole_model_faster_is_used_and_said(graph, own_records):
 
 
 def test_what_does_not_is_not(graph, own_records):
-    made = tuned(graph, Verdict(1.0, 1.01, 0.99, {}))
+    made = tuned(graph, Verdict(1.0, 1.01, 0.99))
     assert not made.kept and "is not used: the whole model took" in summary(made)
-    made._compare = lambda before, after: vars(Verdict(1.0, 0.5, 2.0, {}, "results lie apart"))
+    made._compare = lambda before, after: vars(Verdict(1.0, 0.5, 2.0, "results lie apart"))
     made.accept()
     assert not made.kept and "is not used: results lie apart" in summary(made)
 
@@ -121,28 +125,38 @@ def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_recor
 
     made = make_tuning(graph, "1h", threads=1, runner=Interrupted(vectors_first), model="analytic")
     made._profile = lambda records, module=None: [2.0, 1.0]
+    made._inside = lambda sets: [{task.key: 1.0 / (1 + at) for task in made.tasks} for at in range(len(sets))]
     made.choose = lambda observe: None
-    made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0, {}))
+    made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0))
     made.run()
     assert made.stopped and len(made.database.records()) == 3 and "the same command goes on" in summary(made)
     assert bool(made.kept) == any(search.gain > 1.01 for search in made.searches.values())
 
 
-def test_kernels_that_lose_inside_the_model_are_taken_out(graph, own_records):
-    made = tuned(graph, Verdict(2.0, 1.0, 2.0, {}))
+def test_of_the_best_schedules_the_fastest_inside_the_model_is_used(graph, own_records, monkeypatch):
+    made = tuned(graph, Verdict(2.0, 1.0, 2.0))
     first, second = [task.key for task in made.tasks]
+    ((trace, gain), *_) = made.searches[second].best_traces
+    best = [(trace, gain), (Trace(trace.steps[:-1]), 1.1)]
+    monkeypatch.setattr("weft.tuner.search.Search.best_traces", best)
     asked = []
 
     class Again(Tuning):
+        def _inside(self, sets):
+            """The first task is slower with each schedule, the second fastest with its second best."""
+            return [{first: 2.0, second: 1.0}] + [{first: 2.1, second: 0.9 - 0.1 * (at == 1)} for at in range(3)]
+
         def measure(self, before, after):
-            asked.append(set(after.traces))
-            return Verdict(2.0, 1.5, 1.3, {key: 0.9 if key == first else 1.2 for key in after.traces})
+            asked.append(after.traces)
+            return Verdict(2.0, 1.5, 1.3)
 
     made.__class__ = Again
+    del made._inside
     made.database._connection.execute("DELETE FROM accepted")
     made.kept = {}
     made.accept()
-    assert asked == [{first, second}, {second}] and set(made.kept) == {second}
+    (traces,) = asked
+    assert set(made.kept) == set(traces) == {second} and traces[second].to_json() == best[1][0].to_json()
 
 
 def convolutions():
@@ -161,7 +175,7 @@ def forms_tried(graph, liked, precision=None):
         def measure(self, before, after):
             (labels,) = after.algorithms.values()
             tried.append(labels)
-            return Verdict(2.0, 1.0, 1.5 if liked in labels.values() else 0.9, {})
+            return Verdict(2.0, 1.0, 1.5 if liked in labels.values() else 0.9)
 
         def _profile(self, records, module=None):
             return [1.0] * 9
@@ -257,7 +271,9 @@ def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):
     made.prepare()
     default = {task.key: task.default() for task in made.tasks}
     found = made.measure(Records(), Records(default))
-    assert not found.problem and found.before > 0 and set(found.tasks) == set(default) and 0.2 < found.ratio < 5
+    assert not found.problem and found.before > 0 and 0.2 < found.ratio < 5
+    inside = made._asked(lambda: made._inside([Records(), Records(default)]))
+    assert all(set(one) == set(default) and min(one.values()) > 0 for one in inside), inside
 
 
 def test_a_record_that_does_not_apply_any_more_is_passed_over(graph, own_records):
@@ -268,6 +284,27 @@ def test_a_record_that_does_not_apply_any_more_is_passed_over(graph, own_records
     with recording(Records({task.key: bad for task in made.tasks})), knobs.override(cache=False):
         module = weft.compile(graph)
     assert "tuned" not in module.report() and module(np.ones((8, 32), np.float32)).shape == (8, 48)
+
+
+def test_what_ships_holds_while_the_planner_chooses_the_same(graph, own_records, tmp_path, monkeypatch):
+    target = find_target("native")
+    made = make_tuning(graph, "30s", target, threads=1, model="analytic")
+    made._profile = lambda records, module=None: [2.0, 1.0]
+    made.prepare()
+    now, old = made.tasks
+    rows = [
+        {"task": task.key, "trace": json.loads(task.default().to_json()), "beside": beside}
+        for task, beside in ((now, digest(now.default())), (old, "another"))
+    ]
+    (tmp_path / f"schedules_{machine_key(target)}.json").write_text(json.dumps({"schedules": rows}))
+    monkeypatch.setattr("weft.tuner.shipped.FILE", tmp_path / "shipped.json")
+    assert set(made.database.accepted(target).beside) == {now.key, old.key}
+    with knobs.override(cache=False):
+        _CACHE.clear()
+        assert "tuned: 1 of 2 kernels" in weft.compile(graph, target=target).report()
+    made.accept()  # what is found here counts before what ships
+    assert not made.kept and made.database.accept(made.name, target, 2.0, 1.0, {old.key: (old.default(), 2.0)})
+    assert set(made.database.accepted(target).beside) == {now.key} and len(records_for(target).traces) == 2
 
 
 def test_open_shapes_and_other_machines_are_refused(own_records):

@@ -189,6 +189,11 @@ def test_what_counts_as_the_same_result():
     assert not difference([np.zeros(0, np.float32)], [np.zeros(0, np.float32)])
 
 
+def test_values_of_narrow_types_between_kernels_round():
+    want, have = np.ones(4, np.float32), np.full(4, 1.01, np.float32)
+    assert difference([want], [have]) and not difference([want], [have], least=2e-2)
+
+
 def test_a_child_that_raises_says_what():
     def work(say):
         raise LookupError("nothing there")

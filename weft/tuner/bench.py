@@ -225,8 +225,8 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
-def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
-    """Where results are no other order of the same sums; empty where they are the same."""
+def difference(expected: Sequence[Any], found: Sequence[Any], least: float = 0.0) -> str:
+    """Where results are no other order of the same sums; empty where they are the same, or lie at most so far apart."""
     for want, have in zip(expected, found, strict=True):
         if want.dtype.name not in settings.TOLERANCE:
             if not np.array_equal(want, have):
@@ -238,7 +238,7 @@ def difference(expected: Sequence[Any], found: Sequence[Any]) -> str:
         left, right = (np.nan_to_num(one, posinf=0, neginf=0) for one in (left, right))
         scale = float(np.sqrt(np.mean(left**2))) if left.size else 0.0
         apart = np.abs(left - right) / (np.abs(left) + scale + 1e-30)
-        if left.size and float(apart.max()) > settings.TOLERANCE[want.dtype.name]:
+        if left.size and float(apart.max()) > max(settings.TOLERANCE[want.dtype.name], least):
             return f"results lie {float(apart.max()):.2g} of their magnitude apart"
     return ""
 

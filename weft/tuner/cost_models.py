@@ -83,10 +83,8 @@ class Learned(Analytic):
     """Gradient-boosted trees that rank points, on top of the analytic estimate, or without it."""
 
     def __init__(self, prior: bool = True, seed: int = 0, ahead: Any = None, trees: int = TREES) -> None:
-        import xgboost
-
         self.name = "prior + learned" if prior else "learned"
-        self._xgboost, self._prior, self._seed, self._ahead, self._trees = xgboost, prior, seed, ahead, trees
+        self._prior, self._seed, self._ahead, self._trees = prior, seed, ahead, trees
         self.booster: Any = None
         self._weight = PRIOR_WEIGHT
 
@@ -111,8 +109,10 @@ class Learned(Analytic):
             right = [np.nan_to_num(np.mean([self._right(one, way) for one in used])) for way in ways]
             self._ahead = ways[int(np.argmax(right))]
             self._weight = max(LEAST_WEIGHT, PRIOR_WEIGHT * float(max(right)))
+        import xgboost  # not before: it may open a GPU, which is then closed to children of this process
+
         features, prior, gains = map(np.concatenate, zip(*used))
-        data = self._xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
+        data = xgboost.DMatrix(features, label=np.asarray(gains, np.float32), nthread=1)
         data.set_group([len(one.gains) for one in used])
         data.set_base_margin(self._margin(features, prior, self._weight, self._ahead))
         parameters = {
@@ -120,7 +120,7 @@ class Learned(Analytic):
             "lambdarank_normalization": False, "max_depth": DEPTH, "eta": RATE, "min_child_weight": 0.1, "lambda": 1.0,
             "nthread": 1, "seed": self._seed, "tree_method": "hist", "verbosity": 0, "max_bin": 64,
         }  # fmt: skip
-        self.booster = self._xgboost.train(parameters, data, self._trees)
+        self.booster = xgboost.train(parameters, data, self._trees)
 
     def _right(self, group: Group, ahead: Any) -> float:
         return rank_correlation(self._margin(group.features, group.prior, PRIOR_WEIGHT, ahead), group.gains)

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import WeftError
-from weft.plan.overrides import Records
+from weft.plan.overrides import Records, with_traces
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.tuner import database_path
 from weft.tuner.records import Outcome, Record, Status, TuneError, compiler_version, machine_key
 from weft.tuner.settings import WRITE_SECONDS
+from weft.tuner.shipped import schedules
 
 FORMAT = 1  # of the tables
 READ_ONLY = "it can only be read, so nothing can be measured: name another folder with WEFT_CACHE_DIR"
@@ -196,14 +197,14 @@ class Database:
             return [list(row) for row in self._connection.execute("SELECT * FROM algorithms ORDER BY at")]
 
     def accepted(self, target: Target) -> Records:
-        """What is in use on a machine."""
+        """What is in use on a machine: what was found here, before what ships."""
         where = "WHERE machine = ? AND version = ?", (machine_key(target), compiler_version())
         with self._explained():
             rows = self._connection.execute(f"SELECT task, trace FROM accepted {where[0]}", where[1]).fetchall()
             graphs = self._connection.execute(f"SELECT graph, labels FROM algorithms {where[0]}", where[1]).fetchall()
         try:
             traces = {task: Trace.from_json(text) for task, text in rows}
-            return Records(traces, {graph: json.loads(labels) for graph, labels in graphs})
+            return with_traces(schedules(target), traces, {graph: json.loads(labels) for graph, labels in graphs})
         except (WeftError, ValueError) as error:
             raise TuneError(f"{self.path}: a schedule that is in use is damaged: {error}") from error
 

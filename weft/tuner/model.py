@@ -1,9 +1,9 @@
 """A whole model tuned: its time shared among its tasks, and what was found accepted when the model itself is faster.
 
 Each batch goes to the task from which most is expected: much time in the model, few batches since it last got better.
-At the end the model is compiled with the best schedules and measured in turns with what is in use, in a child. Kernels
-that did not get faster inside the model (where caches hold other things) are taken out; the rest is put into use if the
-whole model measured faster. So tuning never makes a model slower.
+At the end the best few schedules of each task run inside the model, where caches hold other things than alone, and the
+fastest there is taken if it is faster than what is in use; all of these together are put into use if the whole model
+measured faster, in turns, in a child. So tuning never makes a model slower.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pickle
 import re
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +32,7 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Graph, TensorType
 from weft.graph.passes.algorithms import choosing
 from weft.graph.structural import structure_key
-from weft.plan.overrides import Records, recording
+from weft.plan.overrides import Records, recording, with_traces
 from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
@@ -63,11 +63,9 @@ def seconds_of(budget: str | float) -> float:
 class Verdict:
     """What the whole model took with a set of schedules, beside what it takes without."""
 
-    before: float
-    after: float
-    ratio: float  # how many times as fast: the median of pairs
-    tasks: dict[str, float] = field(default_factory=dict)
-    """For each task, how many times as fast its calls were inside the model."""
+    before: float = math.inf
+    after: float = math.inf
+    ratio: float = 0.0  # how many times as fast: the median of pairs
     problem: str = ""
     least: float = math.inf  # the least that the ratio may be, by chance one time in forty
 
@@ -137,7 +135,7 @@ class Tuning:
 
         chosen = Records(algorithms=self.database.accepted(self.target).algorithms)
         labels = chosen.algorithms.get(structure_key(self.graph), {})
-        with recording(chosen), choosing(labels, self.offered), knobs.override(cache=False):
+        with recording(chosen), choosing(labels, self.offered):
             self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
             lowered = lower_graph(graph, self.target, lambda rest: None)
             seconds = self.launch_seconds(chosen) if lowered.kernels else []
@@ -149,15 +147,21 @@ class Tuning:
     def launch_seconds(self, chosen: Records) -> list[float]:
         """What each launch of the model takes."""
         try:
-            return list(json.loads(in_child(lambda say: json.dumps(self._profile(chosen)), settings.MODEL_SECONDS)))
+            return list(self._asked(lambda: self._profile(chosen)))
         except ChildError as error:
             own = "; a device that this process has opened is closed to its children: tune in another process"
             raise TuneError(f"{self.name} cannot be measured: {error}{own if self.target.on_device else ''}") from None
 
     def try_default(self, bench: Bench) -> None:
-        """A WeftError where the default of a task cannot be measured by itself."""
+        """A WeftError where the default of a task cannot be measured by itself; for a device it is built in a child."""
         if not self.target.on_device:
             bench.default.run()
+            return
+        try:
+            made = in_child(lambda say: pickle.dumps(bench.planned).hex(), settings.BUILD_SECONDS)
+        except ChildError as error:
+            raise TuneError(str(error)) from None
+        vars(bench)["planned"] = pickle.loads(bytes.fromhex(made))
 
     def choose(self, observe: Callable[[Tuning, Record | None], None]) -> None:
         """Tries the algorithms of the model."""
@@ -208,19 +212,17 @@ class Tuning:
             return self.left <= last or (self.most is not None and self.trials >= self.most)
 
         while not ends():
-            open_ = [task for task in worth if task.key not in self.skipped and not self._is_done(task)]
-            chosen = self.search_of(max(open_, key=self._promise)) if open_ else None
+            done = {*self.skipped, *(key for key, search in self.searches.items() if search.is_done)}
+            open_ = [task for task in worth if task.key not in done]
             if not open_:
                 return
+            chosen = self.search_of(max(open_, key=self._promise))
             if chosen is None:
                 continue  # it cannot be measured, and is left out from now on
             others = [search.proposer for search in self.searches.values()]
             for record in chosen.round(chosen.batch, ends, others):
                 self.trials += 1
                 observe(self, record)
-
-    def _is_done(self, task: Task) -> bool:
-        return task.key in self.searches and self.searches[task.key].is_done
 
     def _promise(self, task: Task) -> float:
         """What another batch of a task is expected to save: first each gets one, then those that got better more."""
@@ -252,30 +254,42 @@ class Tuning:
                 return
 
     def _faster(self, in_use: Records) -> dict[str, tuple[Trace, float]]:
-        """The schedules beside those in use that are not slower inside the model, with a verdict on all of them."""
+        """Of the best schedules of each task the one that is fastest inside the model, where it is faster than what is
+        in use there; with a verdict on all of them."""
         known = {key: trace.to_json() for key, trace in in_use.traces.items()}
-        found = {key: pair for key, pair in self.found().items() if known.get(key) != pair[0].to_json()}
-        for last in (False, False, True):
-            if not found:
+        best = {key: [one for one in self.searches[key].best_traces if one[0].to_json() != known.get(key)]
+                for key in self.found()}  # fmt: skip
+        best = {key: some for key, some in best.items() if some}
+        sets = [{key: some[min(at, len(some) - 1)] for key, some in best.items()} for at in range(settings.INSIDE)]
+        if not best:
+            return {}
+        try:
+            now, *others = self._asked(lambda: self._inside([in_use, *(_with_traces(in_use, one) for one in sets)]))
+        except ChildError as error:
+            self.verdict = Verdict(problem=str(error))
+            return {}
+        for least in (1.0, settings.LEAST_GAIN):
+            fastest = {key: min(zip((one[key] for one in others), sets), key=lambda pair: pair[0]) for key in best}
+            found = {key: one[key] for key, (seconds, one) in fastest.items() if now[key] > least * seconds}
+            if found:
+                self.verdict = self.measure(in_use, _with_traces(in_use, found))
+            if not found or self.verdict is None or self.verdict.is_faster:
                 break
-            traces = {**in_use.traces, **{key: trace for key, (trace, _) in found.items()}}
-            self.verdict = self.measure(in_use, replace(in_use, traces=traces))
-            slower = {key for key, ratio in self.verdict.tasks.items() if key in found and ratio < 1.0}
-            if last or not slower:
-                break
-            found = {key: pair for key, pair in found.items() if key not in slower}
         return found
 
+    def _asked(self, work: Callable[[], Any]) -> Any:
+        """What a function gives in a child: plain data."""
+        return json.loads(in_child(lambda say: json.dumps(work()), settings.MODEL_SECONDS))
+
     def measure(self, before: Records, after: Records) -> Verdict:
-        """The whole model with two sets of records, in a child; each kernel too, where the kernels are the same."""
+        """The whole model with two sets of records, in a child."""
         try:
-            text = in_child(lambda say: json.dumps(self._compare(before, after)), settings.MODEL_SECONDS)
-            return Verdict(**json.loads(text))
+            return Verdict(**self._asked(lambda: self._compare(before, after)))
         except ChildError as error:
-            return Verdict(math.inf, math.inf, 0.0, problem=str(error))
+            return Verdict(problem=str(error))
 
     def _compiled(self, records: Records) -> Any:
-        with recording(records), knobs.override(cache=False):
+        with recording(records):
             return compile_graph(self.graph, self.target, None, self.precision, self.threads)
 
     def _feeds(self) -> dict[str, Any]:
@@ -293,28 +307,36 @@ class Tuning:
         """The verdict on a set of records, as plain data; in a child."""
         modules = [self._compiled(records) for records in (before, after)]
         feeds = self._feeds()
-        results = [module.run(None, feeds) for module in modules]
-        problem = difference(*([np.asarray(one) for one in result] for result in results))
+        want, have = ([np.asarray(one) for one in module.run(None, feeds)] for module in modules)
+        problem = difference(want, have, settings.NARROW.get(self.precision or "", 0.0))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
         if self.target.on_device:  # by its own clock: copies to it and back are not what was tuned
             turns = [[sum(self._profile(before, module)) for module in modules] for _ in range(settings.DEVICE_TURNS)]
             times = [list(one) for one in zip(*turns)]
         else:
             times = pairs_in_turns(calls, self.threads == 1)
-        gains: dict[str, list[float]] = {}
-        made = [module.specializations[0] for module in modules]
-        keys, others = ([keyed(launch, one.graph, one.lowered)[1] for launch in one.launches] for one in made)
-        if keys == others:
-            profiles = [self._profile(before, module) for module in modules]
-            for key, one, other in zip(keys, *profiles):
-                pair = gains.setdefault(key, [0.0, 0.0])
-                pair[0], pair[1] = pair[0] + one, pair[1] + other
         least, ratio, _ = spread(*times)
         before_, after_ = map(statistics.median, times)
         return {
             "before": before_, "after": after_, "ratio": ratio, "least": least, "problem": problem,
-            "tasks": {key: a / max(b, 1e-12) for key, (a, b) in gains.items()},
         }  # fmt: skip
+
+    def _inside(self, sets: Sequence[Records]) -> list[dict[str, float]]:
+        """The seconds of each task with each set, the best of some turns; in a child."""
+        modules = [self._compiled(records) for records in sets]
+        found: list[dict[str, float]] = [{} for _ in modules]
+        for _ in range(settings.INSIDE_TURNS):
+            for module, best in zip(modules, found):
+                (made,) = module.specializations
+                taken: dict[str, float] = defaultdict(float)
+                for launch, seconds in zip(made.launches, self._profile(sets[0], module)):
+                    taken[keyed(launch, made.graph, made.lowered)[1]] += seconds
+                best.update({key: min(seconds, best.get(key, math.inf)) for key, seconds in taken.items()})
+        return found
+
+
+def _with_traces(records: Records, found: Mapping[str, tuple[Trace, float]]) -> Records:
+    return with_traces(records, {key: trace for key, (trace, _) in found.items()}, records.algorithms)
 
 
 def spread(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:

@@ -84,17 +84,6 @@ def _fork(work: Callable[[Say], Iterator[str]]) -> tuple[int, int]:
     return child, read
 
 
-def _said(
-    child: int, read: int, limit: float, extended: float | None = None, stop: Callable[[], bool] | None = None
-) -> Generator[str, None, None]:
-    """The texts that a child gives one after another, each with the limits of `in_child`; it ends with them."""
-    try:
-        yield from _answers(child, read, limit, extended, stop)
-    finally:
-        os.close(read)
-        _end(child)
-
-
 def _be_child(work: Callable[[Say], Iterator[str]], read: int, write: int) -> None:
     """Runs in the child, and never returns."""
     code = 1
@@ -128,43 +117,48 @@ def _die_with_parent() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
-def _answers(
-    child: int, read: int, building: float, extended: float | None, stop: Callable[[], bool] | None = None
-) -> Iterator[str]:
+def _said(
+    child: int, read: int, building: float, extended: float | None = None, stop: Callable[[], bool] | None = None
+) -> Generator[str, None, None]:
+    """The texts that a child gives one after another, each with the limits of `in_child`; it ends with them."""
     limit, end, data, said = building, time.monotonic() + building, b"", False
-    while True:
-        left = end - time.monotonic()
-        ready = left > 0 and select.select([read], [], [], left if stop is None else min(left, ASK_SECONDS))[0]
-        if stop is not None and stop():
-            raise ChildError(Status.HANG, "it was stopped")
-        if not ready and left > ASK_SECONDS and stop is not None:
-            continue
-        if not ready:
-            raise ChildError(Status.HANG, f"it did not finish in {limit:.0f} s")
-        part = os.read(read, 1 << 16)
-        if not part:
-            _, status = os.waitpid(child, 0)
-            if os.WIFSIGNALED(status):
-                raise ChildError(Status.CRASH, signal.Signals(os.WTERMSIG(status)).name)
-            code = os.waitstatus_to_exitcode(status)
-            if said and not code:
-                return
-            raise ChildError(Status.CRASH, f"it ended with code {code} and said nothing")
-        data += part
-        if len(data) > MOST_LINE:
-            raise ChildError(Status.GARBAGE, "it says more than anyone wants to know")
-        *lines, data = data.split(b"\n")
-        for line in lines:
-            if line[:1] == b"=":
-                yield line[1:].decode(errors="replace")
-                limit, said = building, True
-            elif line[:1] == b"!":
-                raise ChildError(Status.BUILD_ERROR, line[1:].decode(errors="replace"))
-            elif line[:1] != b"+":
-                raise ChildError(Status.GARBAGE, f"it said {line[:60]!r}")
-            elif extended is not None:
-                limit = extended
-            end = time.monotonic() + limit
+    try:
+        while True:
+            left = end - time.monotonic()
+            ready = left > 0 and select.select([read], [], [], left if stop is None else min(left, ASK_SECONDS))[0]
+            if stop is not None and stop():
+                raise ChildError(Status.HANG, "it was stopped")
+            if not ready and left > ASK_SECONDS and stop is not None:
+                continue
+            if not ready:
+                raise ChildError(Status.HANG, f"it did not finish in {limit:.0f} s")
+            part = os.read(read, 1 << 16)
+            if not part:
+                _, status = os.waitpid(child, 0)
+                if os.WIFSIGNALED(status):
+                    raise ChildError(Status.CRASH, signal.Signals(os.WTERMSIG(status)).name)
+                code = os.waitstatus_to_exitcode(status)
+                if said and not code:
+                    return
+                raise ChildError(Status.CRASH, f"it ended with code {code} and said nothing")
+            data += part
+            if len(data) > MOST_LINE:
+                raise ChildError(Status.GARBAGE, "it says more than anyone wants to know")
+            *lines, data = data.split(b"\n")
+            for line in lines:
+                if line[:1] == b"=":
+                    yield line[1:].decode(errors="replace")
+                    limit, said = building, True
+                elif line[:1] == b"!":
+                    raise ChildError(Status.BUILD_ERROR, line[1:].decode(errors="replace"))
+                elif line[:1] != b"+":
+                    raise ChildError(Status.GARBAGE, f"it said {line[:60]!r}")
+                elif extended is not None:
+                    limit = extended
+                end = time.monotonic() + limit
+    finally:
+        os.close(read)
+        _end(child)
 
 
 def _end(child: int) -> None:
@@ -176,10 +170,6 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
-def _built(bench: Bench, at: tuple[Region, Point], say: Say) -> Iterator[str]:
-    yield pickle.dumps(bench.build(*at)).hex()
-
-
 def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], limit: float) -> Iterator[Any]:
     """The kernels of points in order, or their outcomes, each built in a child of its own, as many as there are cores.
 
@@ -189,7 +179,8 @@ def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], lim
     try:
         while left or started:
             while left and len(started) < get_threads():
-                started.append(_fork(functools.partial(_built, bench, left.popleft())))
+                at = left.popleft()
+                started.append(_fork(lambda say, at=at: iter([pickle.dumps(bench.build(*at)).hex()])))  # type: ignore[misc]
             bench.default.run()  # the first time it takes a while, in which others build
             made = _said(*started.popleft(), limit)
             try:

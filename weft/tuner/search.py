@@ -5,6 +5,7 @@ What was measured before, by this process or another, is read from the database 
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +21,18 @@ from weft.tuner.cost_models import CostModel, Group, rank_correlation, recall
 from weft.tuner.database import Database
 from weft.tuner.explorers import EXPLORERS, Asked, choose_batch
 from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
-from weft.tuner.runner import Runner
-from weft.tuner.settings import BATCH, BUILDERS, EARLY, EARLY_BATCH, EPSILON, MOST_OTHERS
+from weft.tuner.runner import Runner, in_child
+from weft.tuner.settings import (
+    BATCH,
+    BUILD_SECONDS,
+    BUILDERS,
+    EARLY,
+    EARLY_BATCH,
+    EPSILON,
+    INSIDE,
+    LEAST_GAIN,
+    MOST_OTHERS,
+)
 from weft.tuner.space import Space
 from weft.tuner.task import Task
 
@@ -60,8 +71,9 @@ class Proposer:
         """What the cost model says of points."""
         return self.space.scores(self.model, numbers)
 
-    def propose(self, count: int) -> list[int]:
-        """The points to measure next."""
+    def propose(self, count: int, trials: int = 0) -> list[int]:
+        """The points to measure next; whoever has made none of the trials says how many there were."""
+        self._random = np.random.default_rng([self.seed, trials]) if trials else self._random
         measured = np.fromiter(self.gains, np.int64, len(self.gains))
         known = np.fromiter(self.gains.values(), np.float64, len(self.gains))
         ranked = EXPLORERS[self.explorer](Asked(self.space, self.score, measured, known, 4 * count, self._random))
@@ -114,7 +126,6 @@ class Search:
             if record.threads == self.bench.threads:
                 self._note(record)
         self.resumed, self.idle = self.trials, 0.0
-        self.proposer.learn()
 
     @property
     def space(self) -> Space:
@@ -147,6 +158,14 @@ class Search:
         return Trace.from_json(self.best.outcome.trace) if self.best is not None and self.gain > 1.0 else None
 
     @property
+    def best_traces(self) -> list[tuple[Trace, float]]:
+        """The steps of the best points that are faster than the default, with their gains, best first."""
+        known = self.database.records(self.task.key, self._machine, self._version)
+        mine = [one.outcome for one in known if one.threads == self.bench.threads]
+        gains = {one.trace: one.gain for one in mine if one.gain >= LEAST_GAIN}
+        return [(Trace.from_json(text), gains[text]) for text in sorted(gains, key=lambda text: -gains[text])[:INSIDE]]
+
+    @property
     def batch(self) -> int:
         """Points that are measured before the cost model learns from them: more where they are built beside others."""
         beside = self.runner.width * (2 if self.task.target.on_device else 1)
@@ -156,11 +175,8 @@ class Search:
         self, count: int, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()
     ) -> Iterator[Record]:
         """Measures a batch; each record when it is written. `stop` is asked before each point."""
-        if not self.trials:
-            self.proposer.learn(others)
-        numbers = self.proposer.propose(count)
-        before, found = self.gain, 0
-        said = dict(zip(numbers, self.proposer.score(np.array(numbers, np.int64)))) if numbers else {}
+        said = self._proposed(count, others)
+        numbers, before, found = list(said), self.gain, 0
         records = self.measure(numbers)
         for number in numbers:
             if stop():
@@ -175,7 +191,18 @@ class Search:
             correlation, top = rank_correlation(scores, gains), recall(scores, gains, max(1, len(gains) // 4))
             self.quality.append(Quality(self.trials, correlation, top, regret))
             self._said = {}
-        self.proposer.learn(others)
+
+    def _proposed(self, count: int, others: Sequence[Proposer]) -> dict[int, float]:
+        """The points to measure next, and what the model says of each; for a device they are chosen in a child: what
+        learns may open it, and then no child of this process could."""
+
+        def chosen() -> str:
+            self.proposer.learn(others)
+            numbers = self.proposer.propose(count, self.trials)
+            return json.dumps([numbers, self.proposer.score(np.array(numbers, np.int64)).tolist()])
+
+        text = in_child(lambda say: chosen(), BUILD_SECONDS) if self.task.target.on_device else chosen()
+        return dict(zip(*json.loads(text)))
 
     def measure(self, numbers: Sequence[int]) -> Iterator[Record]:
         """Measures points, and writes each down."""

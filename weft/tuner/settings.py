@@ -20,6 +20,8 @@ filled BERT's products gained 1.05 to 1.10 alone, 0.98 in the model (x86, 340 MB
 HOPELESS = 1.6  # a point that takes so many times as long as the default after two turns is not measured further
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
 """How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
+NARROW = {"fp16": 2e-2, "tf32": 2e-2, "bf16": 6e-2}
+"""The same for whole models with values of such a precision between their kernels, each of which rounds."""
 
 # ---------------------------------------------------------------------------------------- children (runner, background)
 BUILD_SECONDS, RUN_SECONDS = 60.0, 10.0
@@ -58,6 +60,7 @@ accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
 LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
 SHARE = 0.3  # the part of the time that may go into forms of the whole model
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
+INSIDE, INSIDE_TURNS = 3, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and

@@ -13,7 +13,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from weft.plan.overrides import Records
+from weft.schedule.trace import Trace
 from weft.targets.base import Target
+from weft.tuner.records import machine_key
 
 FILE = Path(__file__).with_name("shipped.json")
 
@@ -37,6 +40,14 @@ def trained_ahead(target: Target, signature: Any) -> Any:
     import xgboost
 
     return xgboost.Booster({"nthread": 1}, model_file=bytearray(base64.b64decode(found["trees"])))
+
+
+def schedules(target: Target) -> Records:
+    """Schedules that ship for a machine: each holds while the planner chooses what it was measured beside."""
+    path = FILE.with_name(f"schedules_{machine_key(target)}.json")
+    rows = json.loads(path.read_text())["schedules"] if path.exists() else []
+    traces = {row["task"]: Trace.from_json(json.dumps(row["trace"])) for row in rows}
+    return Records(traces, beside={row["task"]: row["beside"] for row in rows})
 
 
 def said_of(target: Target) -> str:

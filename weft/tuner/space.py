@@ -223,33 +223,30 @@ class Space:
                 column += 1
         return out
 
+    def _changed(self, numbers: Array, others: Array, change: Callable[..., Array]) -> Array:
+        """Points made of the places of the knobs of two points each; where these lie in two regions, the first."""
+        out = numbers.copy()
+        at, there = (np.searchsorted(self.starts, one, "right") - 1 for one in (numbers, others))
+        for start, region, index in zip(self.starts, self.regions, range(len(self.regions))):
+            mine = np.flatnonzero((at == index) & (there == index))
+            if len(mine) and region.sizes:
+                pair = [np.array(np.unravel_index(one[mine] - start, region.sizes)) for one in (numbers, others)]
+                out[mine] = np.ravel_multi_index(tuple(change(*pair, region.sizes)), region.sizes) + start
+        return out
+
     def neighbours(self, numbers: Array, random: np.random.Generator) -> Array:
         """For each point another that differs in one knob."""
-        out = numbers.copy()
-        at = np.searchsorted(self.starts, numbers, "right") - 1
-        for index, region in enumerate(self.regions):
-            mine = np.flatnonzero(at == index)
-            if not len(mine) or not region.sizes:
-                continue
-            digits = np.array(np.unravel_index(numbers[mine] - self.starts[index], region.sizes))
-            which = random.integers(0, len(region.sizes), len(mine))
-            digits[which, np.arange(len(mine))] = random.integers(0, np.array(region.sizes)[which])
-            out[mine] = np.ravel_multi_index(tuple(digits), region.sizes) + self.starts[index]
-        return out
+
+        def change(places: Array, _: Array, sizes: tuple[int, ...]) -> Array:
+            which = random.integers(0, len(sizes), places.shape[1])
+            places[which, np.arange(places.shape[1])] = random.integers(0, np.array(sizes)[which])
+            return places
+
+        return self._changed(numbers, numbers, change)
 
     def crossed(self, mothers: Array, fathers: Array, random: np.random.Generator) -> Array:
         """Children that have each knob of one parent or the other; of parents in two regions, a copy of the first."""
-        out = mothers.copy()
-        at, other = (np.searchsorted(self.starts, one, "right") - 1 for one in (mothers, fathers))
-        for index, region in enumerate(self.regions):
-            mine = np.flatnonzero((at == index) & (other == index))
-            sizes = region.sizes
-            if not len(mine) or not sizes:
-                continue
-            pair = [np.array(np.unravel_index(one[mine] - self.starts[index], sizes)) for one in (mothers, fathers)]
-            digits = np.where(random.random(pair[0].shape) < 0.5, pair[0], pair[1])
-            out[mine] = np.ravel_multi_index(tuple(digits), sizes) + self.starts[index]
-        return out
+        return self._changed(mothers, fathers, lambda a, b, _: np.where(random.random(a.shape) < 0.5, a, b))
 
     def scores(self, model: CostModel, numbers: Array | None = None) -> Array:
         """What a model says of points (all that make sense, where none are named), in pieces that fit the caches."""
