@@ -188,6 +188,17 @@ def test_what_cannot_be_explored_says_why(tmp_path, compiled):
         explore("resnet18")
 
 
+def test_a_model_from_the_cache_is_explored_as_one_that_was_compiled(monkeypatch):
+    monkeypatch.setattr("weft.core.model.FORM_KEPT_SECONDS", 0.0)
+    found = []
+    for _ in range(2):
+        b = Builder("kept")
+        with knobs.override(cache=True):
+            module = weft.compile(b.finish(b.relu(b.input("x", (1, 16))), names=["y"]))
+        found.append(explore(module))
+    assert hasattr(module.specializations[0], "summary") and found[0].kernels == found[1].kernels
+
+
 def test_the_command_writes_a_page(tmp_path, capsys):
     onnx = pytest.importorskip("onnx")
     from tests.cli.tiny import write_tiny

@@ -1,6 +1,8 @@
 """Keras models of every kind, their files, and the networks of keras.applications, against Keras itself."""
 
 import os
+import subprocess
+import sys
 
 os.environ.setdefault("KERAS_BACKEND", "jax")
 
@@ -68,7 +70,7 @@ def test_functional_models_and_structures():
     given = {"image": draw.normal(size=(2, 8, 8, 3)).astype("f"), "number": draw.normal(size=(2, 2)).astype("f")}
     compiled = weft.compile(model, given)
     close(compiled(given), model(given))
-    assert {port.name for port in load(model).graph.inputs} == {"args_0_image", "args_0_number"}
+    assert {port.name for port in load(model).graph.inputs} == {"inputs_0_image", "inputs_0_number"}
 
 
 def test_recurrent_and_subclassed_models_mean_what_keras_says():
@@ -131,3 +133,12 @@ def test_a_model_of_one_input_says_itself_what_it_takes(tmp_path):
     x = draw.normal(size=(1, 6)).astype("f")
     for given in (model, tmp_path / "one.keras"):
         close(weft.compile(given)(x), model(x))
+
+
+@pytest.mark.slow
+def test_files_are_read_where_nobody_chose_a_backend(tmp_path):
+    path = tmp_path / "small.keras"
+    keras.Sequential([keras.Input((3,)), layers.Dense(2)]).save(path)
+    others = {key: one for key, one in os.environ.items() if key != "KERAS_BACKEND"}
+    command = [sys.executable, "-m", "weft", "inspect", str(path), "--hash"]
+    subprocess.run(command, env={**others, "HOME": str(tmp_path)}, check=True, stdout=subprocess.DEVNULL)

@@ -128,7 +128,7 @@ function key(event) {
     openSearch();
     return;
   }
-  if (isOpen || withControl || event.altKey || event.target.matches("input")) return;
+  if (isOpen || withControl || event.altKey || event.target.matches("input:not(#query)")) return; // (a closed search)
   if (event.key === "Enter" && event.target.dataset?.href) location.hash = event.target.dataset.href;
   const scrolls = event.key.startsWith("Arrow") && event.target.matches("pre");
   if (!ACTIONS[event.key] || scrolls) return;

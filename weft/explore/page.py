@@ -73,7 +73,7 @@ def explore(module: Module, profile: Profile | None = None, history: History | N
     forms = list(specializations(module))
     if not forms:
         raise ArgumentError("the model is not compiled yet: its shapes are known when it is first called")
-    if any(getattr(form, "summary", None) is not None for form in forms):
+    if any(hasattr(form, "summary") and getattr(form, "rebuild", None) is None for form in forms):
         raise ArgumentError("a module from a file does not know how it came about: explore the model it was made from")
     if history is None or not history.runs:
         executor = module._executor

@@ -4,14 +4,21 @@ backend jax       model.stateless_call, as a function of JAX's whose parameters 
 backend torch     the model is a torch.nn.Module
 backend tensorflow, or numpy: refused, with the line that loads the same file in another
 
+Where nobody chose a backend before Keras is imported here, it is one of the first two (Keras' default is TensorFlow).
+
 Without example inputs those of the model's own description are taken, with sizes that it leaves open as 1.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
+
+if "keras" not in sys.modules:
+    os.environ.setdefault("KERAS_BACKEND", "jax" if importlib.util.find_spec("jax") else "torch")
 
 import keras
 

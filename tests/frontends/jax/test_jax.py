@@ -175,7 +175,7 @@ def test_structures_and_arrays_come_out_as_the_function_returns_them():
     assert compare(wanted, compiled(parameters, x, 2.0)) == "right"
     only_numpy = compiled({key: np.asarray(one) for key, one in parameters.items()}, x.astype("float64"), 2.0)
     assert type(only_numpy["hidden"]) is np.ndarray
-    with pytest.raises(ArgumentError, match="called as in its example: .*args_0_b"):
+    with pytest.raises(ArgumentError, match="called as in its example: .*parameters_b"):
         compiled(x)
 
 

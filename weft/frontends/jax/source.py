@@ -8,6 +8,8 @@ Arguments and results are pytrees. Example arguments may be jax.ShapeDtypeStruct
 
 from __future__ import annotations
 
+import inspect
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,8 +83,7 @@ class Calls:
 def load(model: Any, args: Sequence[Any]) -> Imported:
     """Imports a function, traced for example arguments."""
     traced = _traced(model, args)
-    leaves = jax.tree.unflatten(traced.in_tree, range(traced.in_tree.num_leaves))
-    names = [_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(leaves)[0]]
+    names = _names(traced.jaxpr.jaxpr.debug_info, traced.in_tree.num_leaves)
     label = getattr(model, "__name__", type(model).__name__).strip("<>")
     graph = import_jaxpr(traced.jaxpr, label if label.isidentifier() else "model", names)
     kinds = [value.tensor.numpy for value in graph.inputs]
@@ -103,7 +104,8 @@ def _narrowed(given: Any, kind: Any) -> Any:
 def _traced(model: Any, args: Sequence[Any]) -> Any:
     if not callable(model):
         raise ArgumentError(f"a model of JAX is a function, not a {type(model).__name__}")
-    function = model if hasattr(model, "trace") else jax.jit(lambda *given: model(*given))
+    whole = model if inspect.isfunction(model) else lambda *args: model(*args)  # (jit wants what has a hash)
+    function = model if hasattr(model, "trace") else jax.jit(whole)
     try:
         return function.trace(*args)
     except Exception as error:
@@ -113,9 +115,8 @@ def _traced(model: Any, args: Sequence[Any]) -> Any:
         raise FrontendError(f"JAX cannot trace the model: {first}{users[-1] if users else ''}") from error
 
 
-def _name(path: Sequence[Any]) -> str:
-    """A leaf's name: args_0, or args_0_weight."""
-    parts = [str(getattr(one, "key", getattr(one, "idx", getattr(one, "name", one)))) for one in path[1:]]
-    first = "args" if getattr(path[0], "idx", 0) == 0 else ""
-    joined = "_".join(filter(None, [first, *parts]))
-    return "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in joined)
+def _names(known: Any, count: int) -> list[str]:
+    """The names of the leaves of the arguments, as the function has them: x, or parameters_weight."""
+    found = list(getattr(known, "arg_names", None) or ())
+    found = found if len(found) == count else [None] * count
+    return [re.sub(r"\W+", "_", one).strip("_") if one else f"args_{at}" for at, one in enumerate(found)]

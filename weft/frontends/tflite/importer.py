@@ -21,6 +21,7 @@ from weft.frontends.calls import Imported
 from weft.frontends.emit import NUMBERS, Emitter, Unsupported
 from weft.frontends.problems import Problems, converter_failed
 from weft.frontends.tflite import arithmetic, layers, movement  # noqa: F401  (converters)
+from weft.frontends.tflite.flatbuffer import Damaged
 from weft.frontends.tflite.schema import Operator, Subgraph, Tensor, read
 from weft.frontends.tflite.table import CONVERTERS, MOVES
 from weft.graph.interpreter import interpret_graph
@@ -85,7 +86,10 @@ def load(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> Impor
         label, model = path.stem, path.read_bytes()
     if not isinstance(model, (bytes, bytearray, memoryview)):
         raise ArgumentError(f"a TFLite model is a path or bytes, not a {type(model).__name__}")
-    subgraphs = read(memoryview(model))
+    try:
+        subgraphs = read(memoryview(model))
+    except Damaged as error:
+        raise FrontendError(f"{label} is no whole TFLite model: {error}") from error
     return _Importer(label, subgraphs).run(shapes or {})
 
 
