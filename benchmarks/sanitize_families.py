@@ -85,6 +85,33 @@ def _attention(b: Builder) -> Value:
     return made
 
 
+def _streamed(rows: int, kind: int) -> Make:
+    """A product of few rows with constants: as they are (0), of their norm (1), of a chain over many elements (2)."""
+
+    def make(b: Builder) -> Value:
+        inner = 9216 if kind == 2 else 512
+        x = b.input("x", (rows, inner))
+        if kind == 1:
+            x = b.node("RMSNormalization", x, b.normal(inner), axis=-1)
+        elif kind == 2:
+            x = b.node("Mul", b.node("Sigmoid", x), b.node("Tanh", x))
+        made: Value = b.node("Add", b.node("MatMul", x, b.normal(inner, 264, scale=0.02)), b.input("skip", (rows, 264)))
+        return made
+
+    return make
+
+
+def _heads(b: Builder) -> list[Value]:
+    """Queries and keys turned by their place, keys and values written into caches."""
+    caches = [b.node("Copy", b.input(name, (2, 3, 9, 8)), domain="weft") for name in ("keys", "values")]
+    angles = [b.normal(9, 4), b.normal(9, 4)]
+    places, starts = b.input("places", (2, 1), "int64"), b.input("starts", (2,), "int64")
+    given = [*caches, b.input("x", (2, 12, 1, 8)), *angles, places, starts]
+    attributes = {"axis": 2, "split": 1, "updated": 2, "interleaved": 0, "rotary_embedding_dim": 8}
+    made: list[Value] = b.node("UpdateHeads", *given, outputs=3, domain="weft", **attributes)
+    return made
+
+
 def _recurrent(op: str, gates: int) -> Make:
     def make(b: Builder) -> Value:
         x = b.input("x", (5, 3, 24))
@@ -147,6 +174,10 @@ FAMILIES: tuple[Family, ...] = (
     Family("product float16, wgmma", _one("MatMul", (512, 256), (256, 512), dtype="float16"), "wgmma", 2e-2),
     Family("product bfloat16, mma.sync", _one("MatMul", (16, 256), (256, 72), dtype="bfloat16"), "mma.sync", 2e-2),
     Family("product float16, split k", _one("MatMul", (16, 4096), (4096, 256), dtype="float16"), "mma.sync", 2e-2),
+    Family("product of one row and its norm", _streamed(1, 1), "prefetch.L2"),
+    Family("product of three rows", _streamed(3, 0), "prefetch.L2"),
+    Family("product of one row, in rounds", _streamed(1, 2), "prefetch.L2"),
+    Family("heads of a token", _heads),
     Family("product of bytes", _one("MatMulInteger", (64, 128), (128, 96), dtype="int8")),
     Family("product tf32, wgmma", _one("MatMul", (512, 256), (256, 512)), "wgmma", 1e-2, "tf32"),
     Family("product tf32, mma.sync", _one("MatMul", (16, 256), (256, 72)), "mma.sync", 1e-2, "tf32"),

@@ -40,6 +40,7 @@ def lowered(
     band=2,
     copies=0,
     parts=1,
+    resident=1,
 ):
     """A product by a point of the space on a machine of few multiprocessors; its schedule, and lowered."""
     schedule, kind, reference = product(*sizes, turned, dtype)
@@ -48,7 +49,7 @@ def lowered(
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     tiles.machine = replace(tiles.machine, multiprocessors=blocks)
     tiles.apply({"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width, "stages": stages,
-                 "band": band, "parts": parts, "copies": copies})  # fmt: skip
+                 "band": band, "parts": parts, "copies": copies, "resident": resident})  # fmt: skip
     verify(schedule.func)
     return schedule.func, HOPPER.lower(schedule.func), kind, reference
 
@@ -96,9 +97,8 @@ def test_products_of_float8_with_scales():
     found = find_product(unit)
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     assert tiles.takes()
-    tiles.apply(
-        {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1, "copies": 0}
-    )
+    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1,
+                 "copies": 0, "resident": 1})  # fmt: skip
     func = HOPPER.lower(schedule.func)
     random = np.random.default_rng(0)
     x, y = (random.standard_normal((size, k)).astype(numpy_type(kind)) for size, kind in zip((m, n), kinds))
@@ -135,6 +135,42 @@ def test_blocks_stay_and_one_group_fetches():
     assert program.source.count("__syncthreads()") == 1  # for the barriers of bytes; then threads wait for tiles alone
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, HOPPER.cpu)
+
+
+def test_two_blocks_stay_on_a_multiprocessor():
+    _, func, *rest = lowered((190, 136, 136), tiles_y=2, width=64, resident=2)
+    run(func, (190, 136, 136), True, *rest)
+    program = HOPPER.generate(func)
+    assert program.kernels[0].grid == (4, 1, 1) and "setmaxnreg.inc.sync.aligned.u32 232" in program.source
+
+
+def test_rows_of_several_axes_are_one():
+    """Rows of 5 sequences of 37 tokens follow one another: tiles need not end where a sequence does."""
+    a, b, r = (
+        te.placeholder((5, 37, 72), "float16", name="a"),
+        te.placeholder((72, 72), "float16", name="b"),
+        te.reduce_axis(72, "r"),
+    )
+    sums = te.compute(
+        (5, 37, 72), lambda n, i, j: te.sum(a[n, i, r].astype("float32") * b[r, j].astype("float32"), axis=r)
+    )
+    out = te.compute((5, 37, 72), lambda n, i, j: sums[n, i, j].astype("float16"), name="D")
+    schedule = te.create_schedule(out.op)
+    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
+    found = find_product(unit)
+    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
+    point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1, "copies": 0,
+             "resident": 1}  # fmt: skip
+    assert tiles.legal({name: np.asarray(number) for name, number in point.items()})
+    tiles.machine = replace(tiles.machine, multiprocessors=2)
+    tiles.apply(point)
+    func = HOPPER.lower(schedule.func)
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal(size).astype(np.float16) for size in ((5, 37, 72), (72, 72)))
+    made = np.full((5, 37, 72), 7, np.float16)
+    interpret(func, x, y, made, check=False)
+    np.testing.assert_allclose(made, x.astype(np.float32) @ y.astype(np.float32), rtol=2e-3, atol=2e-2)
+    assert not calls(func, "report_if") and not calls(func, "copy_async")
 
 
 class _Without(Mutator):
@@ -248,7 +284,17 @@ def test_windows_of_images_are_boxes(sizes, box):
     schedule = convolution(*sizes)
     (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
     found = find_product(unit)
-    point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1, "copies": 0}
+    point = {
+        "groups_y": 1,
+        "groups_x": 1,
+        "tiles_y": 1,
+        "width": 64,
+        "stages": 3,
+        "band": 2,
+        "parts": 1,
+        "copies": 0,
+        "resident": 1,
+    }
     bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
     func = HOPPER.lower(schedule.func)
     assert HOPPER.generate(func).kernels[0].maps[0].box == box

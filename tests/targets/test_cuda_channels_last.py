@@ -163,10 +163,10 @@ def test_a_whole_network_converts_once():
 def test_few_channels_are_filled():
     x, w = value("x", 1, 3, 9, 9), value("w", 8, 3, 3, 3)
     graph = infer(one_node("Conv", [x, w], (1, 8, 7, 7), {w: normal(8, 3, 3, 3)}))
-    made = fill_rows(graph, {"float16"})
+    made = fill_rows(graph, {("Conv", "float16"): 4})
     assert [node.op for node in made.nodes] == ["Pad", "Conv"]
     assert made.nodes[1].inputs[0].tensor.static == (1, 4, 9, 9)
-    assert fill_rows(graph, {"bfloat16"}) is graph
+    assert fill_rows(graph, {("Conv", "bfloat16"): 4}) is graph
 
 
 def test_float32_stays_as_it_was():

@@ -10,6 +10,11 @@ from benchmarks.gpu_programs import gemm
 from tests.codegen.c_support import opencl
 from tests.targets.test_gpu_schedules import CUDA, SMALL, check, reduction, shape_of
 from weft import te
+from weft.core.errors import InterpreterError
+from weft.loop.interpreter import interpret
+from weft.loop.ir import Evaluate
+from weft.loop.passes.support import is_barrier
+from weft.loop.visit import Mutator, walk_stmts
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
@@ -72,7 +77,7 @@ def columns_of(n, k, dtype="float32"):
     """How a vector times a matrix is divided on an H200."""
     _, output, _ = product(n, k, dtype)
     schedule = te.create_schedule(output.op)
-    return choose_columns(facts_of(block_named(schedule, "C")), CUDA)
+    return choose_columns(facts_of(block_named(schedule, "C")), CUDA, ())
 
 
 @pytest.mark.parametrize("n, k, dtype", [
@@ -102,3 +107,67 @@ def test_loads_of_sixteen_bytes():
     program = CUDA.generate(CUDA.lower(schedule.func))
     (kernel,) = program.kernels
     assert "*(const float_x4 *)(B + " in program.source and kernel.block[0] * kernel.block[1] == 512
+
+
+# ------------------------------------------------------------------------------- weights of one row, and what makes it
+
+
+def weighed(n, k, before, dtype="float32"):
+    """A row that is made from another, times a matrix, and a vector added."""
+    x, b = te.placeholder((1, k), name="A"), te.placeholder((k, n), dtype, name="B")
+    skip, r = te.placeholder((1, n), name="S"), te.reduce_axis(k, "r")
+    if before == "norm":
+        squares = te.compute((1,), lambda i: te.sum(x[i, r] * x[i, r], axis=r), name="squares")
+        row = te.compute((1, k), lambda i, j: x[i, j] / te.sqrt(squares[i] / k + 1e-5) * te.exp(x[i, j]), name="row")
+    else:
+        row = te.compute((1, k), lambda i, j: te.exp(x[i, j]) / (te.exp(x[i, j]) + 1.0) * te.tanh(x[i, j]), name="row")
+    over = te.reduce_axis(k, "k")
+    c = te.compute((1, n), lambda i, j: te.sum(row[i, over] * b[over, j].astype("float32"), axis=over), name="C")
+    out = te.compute((1, n), lambda i, j: c[i, j] + skip[i, j], name="out")
+
+    def reference(x, b, skip):
+        norm = x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * np.exp(x)
+        return (norm if before == "norm" else np.exp(x) / (np.exp(x) + 1) * np.tanh(x)) @ b + skip
+
+    return [x, b, skip], out, reference
+
+
+def weighed_schedule(before="norm", n=48, k=256, target=SMALL, dtype="float32"):
+    inputs, output, reference = weighed(n, k, before, dtype)
+    return check(inputs, output, reference, target, constants=[inputs[1]], tolerance=1e-3)
+
+
+@pytest.mark.parametrize("before", ["norm", "chain"])
+@pytest.mark.parametrize("n, k, dtype", [(48, 256, "float32"), (64, 192, "bfloat16"), (8, 2048, "float32")])
+def test_each_block_computes_the_row(before, n, k, dtype):
+    schedule = weighed_schedule(before, n, k, dtype=dtype)
+    program = SMALL.generate(SMALL.lower(schedule.func))
+    assert len(program.kernels) == 2, "the copy that packs the weights, which is made once, and the product"
+    (packed,) = [buffer for buffer in schedule.func.allocations if buffer.scope == "global"]
+    assert packed.name.startswith("B_") and len(packed.shape) == 3
+    assert "cp.async.bulk.prefetch.L2" in program.source
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
+
+
+def test_one_barrier_less_is_found_in_a_product_of_one_row():
+    schedule = weighed_schedule("norm", 256, 256)
+    lowered = SMALL.lower(schedule.func)
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal([int(str(size)) for size in p.shape]).astype(np.float32) for p in lowered.params]
+    count = sum(map(is_barrier, walk_stmts(lowered.body)))
+    assert count >= 4
+    for number in range(count):
+        with pytest.raises(InterpreterError, match="race|barrier|same time|never written"):
+            interpret(without_barrier(lowered, number), *[array.copy() for array in arrays])
+
+
+def without_barrier(func, number):
+    """A program less one of its barriers."""
+    left = iter(range(1 << 20))
+
+    class Remove(Mutator):
+        def visit_Evaluate(self, s):
+            return Evaluate(te.const(0)) if is_barrier(s) and next(left) == number else s
+
+    return func.replace(body=Remove().stmt(func.body))

@@ -21,6 +21,7 @@ from weft.graph.ir import Graph
 from weft.models.builder import Builder
 from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Point, Sketch
+from weft.targets.cpu import model
 from weft.targets.cpu.machine import CORES
 from weft.targets.cpu.sketches.conv import Size, Walk, _by_rows
 from weft.targets.registry import find_target
@@ -190,3 +191,10 @@ def test_what_stays_in_the_cache():
     cache = 2 << 20
     assert _by_rows(100, 100, cache) and not _by_rows(99, 100, cache)
     assert _by_rows(3 << 19, 2 << 20, cache) and not _by_rows(3 << 19, 4 << 20, cache)
+
+
+def test_loads_of_other_lines_in_the_same_bank_wait():
+    arm, intel = CORES["neoverse-n1"], CORES["sapphirerapids"]
+    assert arm.clashes(2048) and arm.clashes(-64) and not arm.clashes(2064) and not arm.clashes(16)
+    assert not arm.clashes(0) and not arm.clashes(None) and not intel.clashes(2048)
+    assert model.step_cycles(arm, 12, 1, clash=True) > model.step_cycles(arm, 12, 1)

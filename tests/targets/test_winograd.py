@@ -86,6 +86,7 @@ def run_sketch(sizes, tile, layout, point, twice=False, change=lambda x: None):
     best, _ = next(found.ranked())
     found.check(best)
     chosen = {**best, **point}
+    assert max(found.knobs["tile_rows"]) == -(-height // tile)
     found.apply(chosen)
     verify(s.func)
     assert unit.done == set(names_of(s))
@@ -143,6 +144,15 @@ def test_many_cores_share_channels_and_tiles(channels, side):
 @pytest.mark.parametrize("sizes,point", list(zip([*SIZES, SIZES[0]], POINTS)))
 def test_every_point_computes_the_convolution(sizes, point, tile, layout):
     made, want = run_sketch(sizes, tile, layout, point)
+    np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
+
+
+@needs_lanes
+@pytest.mark.parametrize("border", [PLAIN, RIM], ids=["blocks", "border"])
+@pytest.mark.parametrize("channels,features", [(1, 1), (1, 2), (2, 1)])
+def test_channels_that_are_one_block(channels, features, border):
+    """They are its last axis, and a block of them stays an axis, too: places of axes mean what they do elsewhere."""
+    made, want = run_sketch((2, channels * LANES, features * LANES, 13, 11), 4, Layout(LANES, border), {})
     np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
 
 

@@ -28,6 +28,7 @@ TARGET = TargetSpec(
         few_bits=later("weft.targets.gpu.reduction:words_for_few_rows"),
         narrow=later("weft.targets.gpu.reduction:waits_for_weights"),
         merged=later("weft.targets.gpu.reduction:merger"),
+        streams=later("weft.targets.gpu.reduction:computes_rows"),
     ),
     peaks=later("weft.targets.cuda.peaks:measure"),
     local_devices=local_devices,

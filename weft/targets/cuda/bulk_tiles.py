@@ -32,6 +32,7 @@ from weft.targets.cuda.bulk import MOST_DIMENSIONS, MOST_ROWS
 from weft.targets.cuda.swizzle import CHUNK, LINE
 from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, sketch_of
 from weft.targets.gpu import elementwise, nest
+from weft.targets.gpu.model import BLOCK_SHARED
 from weft.targets.gpu.product import Product, plain_load
 
 KNOBS: dict[str, tuple[int, ...]] = {
@@ -39,9 +40,11 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "stages": (3, 4, 5, 6, 7),
     "band": (8,),
     "copies": (0, 1, 2, 3),
+    "resident": (1, 2),
 }
 """`band` is how many tiles of rows go together through all columns: what they read stays in the cache. `copies` are
-the operands, x (1) and y (2), that are copied first, because their rows begin at odd places."""
+the operands, x (1) and y (2), that are copied first, because their rows begin at odd places. `resident` are the blocks
+that stay on a multiprocessor: of two, one multiplies while the other writes out."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -86,23 +89,26 @@ class BulkTiles(GroupTiles):
         return (
             super().legal(c)
             & ((c["groups_x"] == 1) | (c["groups_y"] == 1))
-            & (self._held(c) // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // groups)
+            & (self._held(c) // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // (groups * c["resident"]))
+            & (c["resident"] * (self._shared(c) + BLOCK_SHARED) <= self.machine.multiprocessor_shared_bytes)
+            & ((c["resident"] == 1) | (groups == 1))
             & x.has_boxes(tile_x)
             & y.has_boxes(tile_y)
             & self._may_copy(c, 0)
             & self._may_copy(c, 1)
+            & ((self.k > wgmma.line_depth(self.kind) * c["parts"]) | (not (x.is_whole or y.is_whole)))
         )
 
     def _may_copy(self, c: Columns, at: int) -> Any:
         """Whether an operand may be copied first, or else need not be."""
         one = self.operands[at]
-        return np.where(c["copies"] >> at & 1, one.is_odd and one.may_copy, not one.is_wrong)
+        return np.where(c["copies"] >> at & 1, one.is_odd and one.may_copy and not one.is_whole, not one.is_wrong)
 
     def cost(self, c: Columns) -> Any:
         """Seconds of each point: multiplication or fetching of each step, and what a tile takes beside its steps."""
         machine, (tile_y, tile_x) = self.machine, self._tile(c)
         steps = ceildiv(self.k, wgmma.line_depth(self.kind) * c["parts"])
-        rounds = ceildiv(self.blocks(tile_y, tile_x) * self.batch * c["parts"], machine.multiprocessors)
+        tiles = self.blocks(tile_y, tile_x) * self.batch * c["parts"]
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         copies = [c["copies"] >> at & 1 for at in range(2)]
         x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
@@ -113,13 +119,21 @@ class BulkTiles(GroupTiles):
         of_tile, written = fit.BULK_TILE
         # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.
         alone = fit.GROUP_WRITTEN[0] * fit.GROUP_WORK * self.work
-        tile = of_tile + (written + alone) * tile_x * tile_y
-        # Of points that cost the same, the one of the most stages.
-        cycles = rounds * (steps * (step + waits) + tile) + fit.BULK_START - c["stages"]
+        slow = np.where(c["groups_y"] * c["groups_x"] == 1, fit.BULK_LONE, 1.0)
+        tile = of_tile + (written + alone * slow) * tile_x * tile_y
+        alone = steps * (step + waits) + tile
+        # Of two blocks, one multiplies while the other waits, or writes out; what is left over has the machine alone.
+        both = np.maximum(2 * steps * step, alone) + fit.BULK_BESIDE * tile
+        rounds, left = np.divmod(tiles, machine.multiprocessors * c["resident"])
+        last = np.where(left == 0, 0, np.where(left <= machine.multiprocessors, alone, both))
+        cycles = np.where(c["resident"] == 1, ceildiv(tiles, machine.multiprocessors) * alone, rounds * both + last)
+        # Of points that cost the same, the one of the most stages, and of the least beyond the edges.
+        beyond = tiles * tile_y * tile_x / (self.x * self.y * self.batch * c["parts"]) - 1
+        cycles = self.with_memory(cycles * (1 + fit.BULK_BEYOND * beyond) + fit.BULK_START - c["stages"])
         start, each = fit.BULK_COPY
         for copied, one in zip(copies, self.operands):
             cycles = cycles + copied * (start + each * one.bytes)
-        return self.seconds(cycles, c["parts"], 8 * c["parts"])
+        return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
 
     def multiply(self, final: Stage) -> None:
         """Tiles of the final block, whose elements each thread writes out of its own registers."""
@@ -131,7 +145,8 @@ class BulkTiles(GroupTiles):
         group_x, column = final.split(inner_x, factor=self.each[1])
         final.reorder(block_y, block_x, rows[0], group_x, rows[1], rows[2], column)
         self._blocks(final, batch, block_y, block_x)
-        final.annotate(producer.PERSISTENT, [self.machine.multiprocessors, self.point["band"]], block_x)
+        resident = self.point["resident"]
+        final.annotate(producer.PERSISTENT, [self.machine.multiprocessors, self.point["band"], resident], block_x)
         of_groups = {rows[0]: "threadIdx.z", group_x: "threadIdx.y"}
         nest.mark(final, {loop: tag for loop, tag in of_groups.items() if nest.extent_of(final, loop) > 1})
         final.unroll(rows[1])
@@ -171,8 +186,9 @@ class _Operand:
     """How an operand lies, as far as the copy engine is concerned."""
 
     def __init__(self, product: Product, operand: Expr, own: Sequence[Axis], along_k: bool, constant: bool) -> None:
-        load, self.sizes, self.is_apart, self.along_k = _read(operand), [extent(axis) for axis in own], False, along_k
-        """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one."""
+        load, self.sizes, self.along_k = _read(operand), [extent(axis) for axis in own], along_k
+        self.is_apart = self.is_whole = False
+        """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one; `is_whole`: need not."""
         k = [product.axes.k[i] for i in product.order if extent(product.axes.k[i]) > 1]
         self.is_tensor, self.is_odd, self.is_wrong, self.may_copy, row = False, False, False, False, 0
         if load is None or (len(k) > 1 and extent(k[-1]) * load.dtype.bytes % LINE):
@@ -182,7 +198,9 @@ class _Operand:
         else:
             row = int_value(load.buffer.shape[-1]) or 0
             self.is_tensor = self._lies(load, own, k, along_k)
-            self.is_apart = len([n for n in self.sizes if n > 1]) > 1
+            many = len([n for n in self.sizes if n > 1]) > 1
+            self.is_whole = many and len(product.axes.k) == 1 and _is_whole(load, own)
+            self.is_apart = many and not self.is_whole
         self.buffer, self.bytes = (
             load.buffer.name,
             load.dtype.bytes * math.prod(int_value(n) or 0 for n in load.buffer.shape),
@@ -221,6 +239,17 @@ class _Operand:
             fits &= (left % size == 0) | (size % left == 0)
             left = np.where(left % size == 0, left // size, 1)
         return fits
+
+
+def _is_whole(load: Load, own: Sequence[Axis]) -> bool:
+    """Whether some axes are all dimensions of a tensor but the last, from end to end: one row follows the other."""
+    wanted = [(axis.var, extent(axis)) for axis in own if extent(axis) > 1]
+    found = [
+        [(term, size) for term in linear(index).terms if term in dict(wanted)] if linear(index).constant == 0 else []
+        for index, size in zip(load.indices[:-1], map(int_value, load.buffer.shape))
+        if size != 1
+    ]
+    return load.buffer.strides is None and found == [[one] for one in wanted]
 
 
 def _read(operand: Expr) -> Load | None:

@@ -1,12 +1,13 @@
 """Runs device programs on an NVIDIA GPU: memory, loaded programs, launches recorded as one graph, others' arrays.
 
-Programs are compiled by NVRTC when they are loaded; machine code is kept for the life of the process, by source.
+Programs are compiled by NVRTC when they are loaded, each by itself; machine code is kept in the cache folder.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,33 +16,38 @@ from typing import Any
 
 import numpy as np
 
-from weft.codegen.c.program import DeviceKernel, DeviceProgram, merged_source
+from weft.codegen.c.program import DeviceKernel, DeviceProgram
+from weft.core import model as core_model
 from weft.core.errors import ArgumentError, RuntimeFault, TargetError
+from weft.core.knobs import knobs
+from weft.runtime.cache_folder import cache_folder
 from weft.runtime.dlpack_device import borrow_capsule, contiguous_strides
-from weft.targets.base import Borrowed, Device, Recording, Target
+from weft.runtime.object_cache import kept_object
+from weft.targets.base import Borrowed, Device, Recording, Residence, Target
 from weft.targets.cuda import driver, nvrtc
 from weft.targets.gpu.executable import LoadedProgram, kernel_arguments
 
-COMPILERS = min(8, os.cpu_count() or 1)
+COMPILERS = os.cpu_count() or 1
 """How many sources of a model are compiled at the same time."""
 DLPACK_CUDA = 2
 _DEFAULT_STREAMS = (0, 1)
 """Two names of the default stream, the driver's and DLPack's."""
 
 
-@functools.lru_cache(maxsize=1024)
 def machine_code(source: str, architecture: str, name: str) -> bytes:
-    """The cubin of a source, compiled once in a process."""
-    return nvrtc.compile_source(source, architecture, name)
+    """The cubin of a source: from the cache folder, or compiled now."""
+    folder, facts = cache_folder("kernels") if knobs.cache else None, (source, architecture, nvrtc.version())
+    make = functools.partial(nvrtc.compile_source, source, architecture, name)
+    return kept_object(folder, facts, make, core_model.KERNELS_KEPT)
 
 
 def compiled_together(programs: Sequence[DeviceProgram], architecture: str) -> list[bytes]:
-    """The machine code of programs: every n-th of them stands in one of n sources, which are compiled side by side."""
-    count = min(COMPILERS, len(programs))
-    name = programs[0].name if len(programs) == 1 else "model"
-    sources = [merged_source(programs[at::count]) for at in range(count)]
-    with ThreadPoolExecutor(max(count, 1), thread_name_prefix="weft-nvrtc") as pool:
-        return list(pool.map(lambda source: machine_code(source, architecture, name), sources))
+    """The machine code of each program, compiled side by side, the longest first; NVRTC lets all threads in."""
+    longest = sorted({program.source: program.name for program in programs}.items(), key=lambda one: -len(one[0]))
+    with ThreadPoolExecutor(max(1, min(COMPILERS, len(longest))), thread_name_prefix="weft-nvrtc") as pool:
+        made = pool.map(lambda one: machine_code(one[0], architecture, one[1]), longest)
+        found = dict(zip([source for source, _ in longest], made))
+    return [found[program.source] for program in programs]
 
 
 def machine_codes(programs: Sequence[DeviceProgram], target: Target) -> list[bytes]:
@@ -121,24 +127,36 @@ class CudaDevice(Device):
         return GraphRecording(self, launches)
 
     def timer(self, launches: Sequence[BoundLaunch]) -> Callable[[], list[float]]:
-        """Seconds of each launch; events stand between them in one graph, so that the host's pace does not show."""
+        """Seconds of each launch; events stand between them in one graph, so that the host's pace does not show.
+
+        What two events with nothing between them take is not counted.
+        """
         self.context.activate()
-        events = [driver.Event() for _ in range(len(launches) + 1)]
+        events = [driver.Event() for _ in range(len(launches) + 2)]
 
         def put(stream: driver.Stream) -> None:
             events[0].record(stream, in_graph=True)
             for launch, event in zip(launches, events[1:]):
                 launch.launch(stream)
                 event.record(stream, in_graph=True)
+            events[-1].record(stream, in_graph=True)
 
         graph = driver.Graph(put)
 
         def run() -> list[float]:
             graph.launch(self.in_stream(None))
             self.synchronize()
-            return [after.seconds_since(before) for before, after in zip(events, events[1:])]
+            *spans, empty = [after.seconds_since(before) for before, after in zip(events, events[1:])]
+            return [max(span - empty, 0.0) for span in spans]
 
         return run
+
+    def residence(self, launch: BoundLaunch) -> Residence:
+        """By the driver's own count; no hardware counter is read."""
+        kernel, threads = launch.kernel, math.prod(launch.kernel.block)
+        resident, registers = launch.function.held(threads, kernel.dynamic_shared_bytes)
+        machine = (self.context.attribute(name) for name in ("multiprocessors", "multiprocessor_threads"))
+        return Residence(math.prod(launch.grid), threads, registers, kernel.shared_bytes, resident, *machine)
 
     def stream_of(self, given: Any) -> driver.Stream:
         """The stream of a handle, or of an object that has one (`cuda_stream` of torch, `ptr` of cupy)."""

@@ -32,6 +32,7 @@ _ATTRIBUTES = {
     "cache_bytes": 38, "multiprocessor_shared_bytes": 81, "registers": 82, "clock_khz": 13, "major": 75, "minor": 76,
 }  # fmt: skip
 _DYNAMIC_SHARED = 8
+_OF_FUNCTIONS = {"registers": 4}
 _CAPTURE_RELAXED = 2
 _EXTERNAL = 1
 _WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
@@ -323,6 +324,14 @@ class Function(_Owned):
         if size > self._allowed:
             _call("cuFuncSetAttribute", self.handle, _DYNAMIC_SHARED, size, doing=f"{size:,} bytes of shared memory")
             self._allowed = size
+
+    def held(self, threads: int, dynamic_shared_bytes: int) -> tuple[int, int]:
+        """Blocks of so many threads that a multiprocessor holds at a time, and registers of a thread."""
+        blocks, registers, asked = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t(dynamic_shared_bytes)
+        name, about = "cuOccupancyMaxActiveBlocksPerMultiprocessor", f"asking about {self.name}"
+        _call(name, ctypes.byref(blocks), self.handle, threads, asked, doing=about)
+        _call("cuFuncGetAttribute", ctypes.byref(registers), _OF_FUNCTIONS["registers"], self.handle, doing=about)
+        return blocks.value, registers.value
 
     def launch(
         self,

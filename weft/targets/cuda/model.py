@@ -42,6 +42,9 @@ WARP_WAIT, WARP_ALONE, GROUP_WAIT = 100, 0.25, 60
 """Cycles of a step at the barrier; and the part of the work that a block alone on its multiprocessor does not hide."""
 WARP_LATENCY, GROUP_LATENCY = 1500, 1750
 """Cycles of a fetch ahead of its use, to be shared by the stages that are on their way."""
+PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 16, 16, 0.1
+"""What adding up a part of split-K takes for each element, in bytes as `memory` counts them; bytes a cycle of each
+multiprocessor from memory, for operands that the cache does not hold, and how much of the rest that does not hide."""
 WARP_START, GROUP_START = 3000, 1500
 """Cycles before the first step and after the last, with the launch."""
 GROUP_WRITTEN = (0.14, 0.07)
@@ -60,10 +63,17 @@ BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
 BULK_FLOAT8 = (1.54, 1.7)
 """The first of these for float8, whose sums threads add up: of tiles of 128 columns at most, and of wider ones. Set by
 hand to 9 points of three products; nothing was held out."""
-BULK_ODD_ROWS = (2.2, 2.7)
-"""How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either."""
-BULK_COPY = (3000, 0.0012)
+BULK_ODD_ROWS = (1.5, 2.2)
+"""How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either: 1504³
+and 904 × 1512 × 1048; of 1000³, which the fit had not seen, the estimates are then off by 4 to 12 %."""
+BULK_COPY = (1800, 0.0005)
 """Cycles of a kernel that copies such an operand into other rows, and for each byte."""
+BULK_BEYOND = 0.1
+"""How much longer it takes for each share of the tiles that lies beyond the edges: 300 × 5120 × 1280, and no other."""
+BULK_LONE = 1.4
+"""How much longer one group of threads takes to write a tile out than two: 3152 × 3072 × 768 with a GELU."""
+BULK_BESIDE = 1.0
+"""How much of what a tile takes beside its steps is not hidden by another block's; not measured."""
 BULK_TILE, BULK_START = (750, 0.022), 3800
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
 

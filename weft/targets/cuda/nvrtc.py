@@ -58,6 +58,13 @@ def is_available() -> bool:
     return True
 
 
+def version() -> str:
+    """Which NVRTC it is."""
+    numbers = ctypes.c_int(), ctypes.c_int()
+    _check(_library().nvrtcVersion(*map(ctypes.byref, numbers)))
+    return ".".join(str(number.value) for number in numbers)
+
+
 def include_folders() -> list[Path]:
     """Folders with the CUDA headers (cuda_fp16.h), where the pip package or a toolkit brings them."""
     found = [*[folder.parent / "include" for folder in _folders()], Path("/usr/local/cuda/include")]

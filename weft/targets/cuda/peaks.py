@@ -25,7 +25,8 @@ def rates(machine: ThreadFacts, clocks: float) -> dict[str, float]:
     found = {"float32": machine.lanes * clocks * 2 / 1e9}
     if machine.matrix_products:
         found |= dict.fromkeys(("float16", "bfloat16"), machine.matrix_products * clocks * 2 / 1e9)
-        found["int8"] = 2 * found["float16"]
+        bytes_too = ("int8", *(("float8_e4m3fn", "float8_e5m2") if "float8" in machine.tensor_cores else ()))
+        found |= dict.fromkeys(bytes_too, 2 * found["float16"])
     return found
 
 

@@ -16,9 +16,10 @@ In: a pipeline (a loop annotated "pipeline_stages" and BULK, its fills boxes: `b
 
 Products run into the next step (the mark of a lag, see `wgmma.overlap_products`): a part is given back one step later.
 
-A loop annotated PERSISTENT: [blocks, rows] becomes that many blocks, each of which takes one tile after another, in an
-order in which neighbours share what is in the cache: down `rows` tiles, then on to the next column. The fetching group
-is then ahead by several steps while the others still write a tile out.
+A loop annotated PERSISTENT: [blocks, rows, resident] becomes that many blocks (times `resident`, where a multiprocessor
+holds several), each of which takes one tile after another, in an order in which neighbours share what is in the cache:
+down `rows` tiles, then on to the next column. The fetching group is then ahead by several steps while the others still
+write a tile out.
 
     for i in range(32): for j in range(16):  blocks     for b in range(132):                                   blocks
       …                                          ->       for round in range((643 - b) // 132):
@@ -205,21 +206,23 @@ class _Kernel:
             for block in reversed(self.blocks):
                 made = block.replace(body=made)
             return made
-        return For(self.block, self.count, made, "thread", "blockIdx.x")
+        return For(self.block, self.count, made, "thread", "blockIdx.x", annotations={"resident": self.wanted[2]})
 
     def _registers(self, groups: int, more: bool) -> Stmt | None:
         """Registers of those that fetch go to those that multiply, where a block has its multiprocessor to itself."""
         alone = self.round is not None or any(one.annotations.get("resident") == 1 for one in self.blocks)
-        if not alone or groups < 2:
+        resident = self.wanted[2] if self.round is not None else 1
+        if not alone or groups * resident < 2:
             return None
-        left = (REGISTERS - GROUP * FEWEST) // (GROUP * groups) // 8 * 8
+        left = (REGISTERS // resident - GROUP * FEWEST) // (GROUP * groups) // 8 * 8
         return bulk.call(bulk.REGISTERS, min(left, 240) if more else FEWEST, int(more))
 
     def _tiles(self) -> int:
         """How many tiles there are; from here on it is known whether blocks stay."""
         tiles = math.prod(int_value(one.extent) or 0 for one in self.blocks)
         if self.wanted and tiles:
-            self.count, self.round = min(self.wanted[0], tiles), Var(self.names.fresh("round"))
+            blocks, _, resident = self.wanted
+            self.count, self.round = min(blocks * resident, tiles), Var(self.names.fresh("round"))
             self.block = Var(self.names.fresh("block"))
         return tiles
 

@@ -184,6 +184,21 @@ class MatrixTiles(Tiles):
             self._add_shares(final, innermost)
         self._steps(self._store(final, block_x))
 
+    def with_memory(self, cycles: Any) -> Any:
+        """At least as many cycles as reading the operands takes, where these are more than the cache holds."""
+        loads = [plain_load(operand) for operand in (self.given.axes.x_operand, self.given.axes.y_operand)]
+        moved = sum(
+            math.prod(int_value(n) or 0 for n in one.buffer.shape) * one.dtype.bytes for one in loads if one is not None
+        )
+        if moved <= self.machine.cache_bytes:
+            return cycles
+        return np.maximum(cycles, moved / fit.MEMORY_BYTES / self.machine.multiprocessors + cycles * fit.MEMORY_SHARE)
+
+    def _fetched(self, tile_y: Any, tile_x: Any) -> Any:
+        """Rows of a tile that threads fetch, such as take longer counted as more."""
+        axes = self.given.axes
+        return tile_x * _row_cost(self.given, axes.x_operand) + tile_y * _row_cost(self.given, axes.y_operand)
+
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles."""
         raise NotImplementedError
@@ -322,7 +337,7 @@ class WarpTiles(MatrixTiles):
         blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
         rounds, resident, together = self.rounds(blocks, c["parts"], 32 * warps, registers, shared)
         products = tile_x * tile_y * bytes_k / 2 / min(machine.matrix_products, fit.WARP_PRODUCTS)
-        fetched = (tile_x + tile_y) * bytes_k / fit.FETCHED_BYTES
+        fetched = self._fetched(tile_y, tile_x) * bytes_k / fit.FETCHED_BYTES
         reads = (c["warp_x"] + c["warp_y"]) * TILE_BYTES * c["step"] * warps / fit.WARP_READ_BYTES
         busy = np.maximum(np.maximum(products, fetched), reads) + fit.WARP_STEP
         busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** fit.WARP_BUSY_POWER)
@@ -331,7 +346,8 @@ class WarpTiles(MatrixTiles):
         cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
-        return self.seconds(cycles + (many + c["warp_y"] / 65536) / 1024, c["parts"], 8 * c["parts"])
+        cycles = self.with_memory(cycles) + (many + c["warp_y"] / 65536) / 1024
+        return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, TILE_BYTES * c["step"] + 16) * c["shares"] + 1024
@@ -418,13 +434,12 @@ class GroupTiles(MatrixTiles):
         blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
         rounds, _, together = self.rounds(blocks, c["parts"], 128 * groups, registers, shared)
         busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
-        x, y = (_row_cost(self.given, operand) for operand in (self.given.axes.x_operand, self.given.axes.y_operand))
-        busy = np.maximum(busy, (tile_x * x + tile_y * y) * LINE / fit.FETCHED_BYTES) + fit.GROUP_STEP
+        busy = np.maximum(busy, self._fetched(tile_y, tile_x) * LINE / fit.FETCHED_BYTES) + fit.GROUP_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
         written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN) * (1 + fit.GROUP_WORK * self.work)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
         cycles = cycles + ceildiv(rounds, together) * (fit.GROUP_START + written)
-        return self.seconds(cycles, c["parts"], 8 * c["parts"])
+        return self.seconds(self.with_memory(cycles), c["parts"], fit.PART_BYTES * c["parts"])
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, LINE) + 1024

@@ -64,6 +64,7 @@ FAMILIES = Families(
     first=_first,
     is_scheduled=_is_bound,
     schedules_all=True,
+    reads_once=reduction.streams_through,
 )
 """What a program for a machine with threads is scheduled with."""
 default_schedule = FAMILIES.schedule

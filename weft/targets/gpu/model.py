@@ -143,8 +143,15 @@ LINE_BYTES, LEAST_LINE_BYTES = 128, 64
 """What the threads of a block read of each row: a line of the cache; less than the second is not worth a turn of it."""
 SHARE_THREADS, LEAST_SHARE, LOADED_VALUES = 512, 8, 64
 """Threads of a block; how many share a column at least; loaded values of a thread on their way: they take registers."""
-FILLED = 0.75
-"""The part of the multiprocessors that should have a block before blocks get narrower."""
+FILLED, EVEN = 0.75, 0.9
+"""The part of the multiprocessors that should have a block before blocks get narrower; the part of them that is busy
+beyond which blocks of constants need not be narrower either."""
+FEW_ROWS_THREADS, WRITTEN_PRODUCTS = 128, 1024
+"""Threads of a block where each has the sums of several rows, and products that are written out for it at most."""
+COMPUTED_ROW = 16 * 1024
+"""Elements of a row that every block of a vector product computes for itself, at most."""
+AHEAD = 0.25
+"""The part of the cache that constants take which blocks ask for while the kernel before them runs."""
 
 WINDOW_TAPS, WINDOW_THREADS = 64, 64
 """Windows in vectors of channels: the most taps that are written out, and the threads of a multiprocessor, at least."""

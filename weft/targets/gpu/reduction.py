@@ -19,17 +19,17 @@ in loads of one element for float32, and 24 % less for bfloat16.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Load, Var
-from weft.plan.contraction import load_bytes, producers_of_epilogue
+from weft.expr.nodes import Buffer, Load, Var, int_value
+from weft.plan.contraction import is_sum_of_products, load_bytes, producers_of_epilogue
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Point, Sketch
-from weft.schedule.facts import Facts, extent, facts_of, names_of
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of
 from weft.schedule.schedule import Stage
-from weft.targets.base import Target
+from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 
@@ -42,6 +42,11 @@ def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
 def merger(target: Target) -> Callable[[int, int, Sequence[int], bool], bool]:
     """What `merge_products` asks: launches cost more than what few rows write and read again without an epilogue."""
     return lambda rows, inner, columns, epilogues: not epilogues or 0 < rows <= model.MOST_WAITING_ROWS
+
+
+def computes_rows(target: Target) -> Callable[[int, int], bool]:
+    """What `fuse` asks: each block of a vector product computes the vector, which is less than a launch for it."""
+    return lambda rows, elements: rows == 1 and elements <= model.COMPUTED_ROW
 
 
 def words_for_few_rows(target: Target) -> Callable[[int, int], tuple[str, int] | None]:
@@ -83,6 +88,15 @@ class _Found:
             self.unit.done.add(made.name)
         return made
 
+    def before(self) -> list[Facts]:
+        """The stages, last first, that make the one row of a product, which each block computes for itself."""
+        s, facts = self.unit.schedule, self.facts
+        if not facts.spatial or facts.points != extent(facts.spatial[-1]):
+            return []
+        near = [facts_of(block_named(s, name)) for name in feeding(s, facts.block.name) if name not in self.unit.done]
+        fits = all(one.points * one.depth <= model.COMPUTED_ROW and not one.is_ordered and one.store for one in near)
+        return near if fits and is_sum_of_products(facts) else []
+
     def sketch(
         self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool, **some: Sequence[int]
     ) -> Sketch:
@@ -94,7 +108,7 @@ class _Found:
             else:
                 apply(point)
 
-        together = [] if self.is_alone else [self.facts]
+        together = self.before() if self.is_alone else [self.facts, *self.before()]
         lanes, parts = powers(rule["lanes"]), sorted({1, rule["parts"]})
         return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, lanes=lanes, parts=parts, **some)
 
@@ -126,8 +140,12 @@ def _is_worth_sharing(facts: Facts, target: Target) -> bool:
     """Whether several threads should share the reduction of one element."""
     machine = nest.threads_of(target)
     few = facts.points < model.SHARED_ELEMENTS * machine.multiprocessors * machine.warp
-    each = max(1, len(facts.loads) // 2)  # a turn may be several products: of the numbers in a word
-    return facts.depth * each > model.SHARED_FROM and few
+    return facts.depth * _products(facts) > model.SHARED_FROM and few
+
+
+def _products(facts: Facts) -> int:
+    """How many products a turn of a reduction is: several, where a word holds several numbers."""
+    return max(1, len(facts.loads) // 2)
 
 
 def _split(unit: Unit, parts: int) -> None:
@@ -227,7 +245,8 @@ def match_columns(unit: Unit) -> Sketch | None:
     share = min(max(1, wanted // max(1, facts.points)), facts.depth // model.COLUMN_DEPTH, model.MOST_SHARE)
     rows = 1 if facts.store is None else nest.power_of_two(share)
     rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
-    columns = None if rows == 1 and found.is_alone else choose_columns(facts, target)
+    plain = rows == 1 and found.is_alone and not is_packable(facts, unit.constants, 1)
+    columns = None if plain else choose_columns(facts, target, unit.constants)
     if columns is not None:
         rule |= columns
     elif rows == 1:
@@ -242,21 +261,129 @@ def _apply_columns(found: _Found, point: Point) -> None:
     """Columns are neighbouring threads of a block, or vectors of these."""
     target, lanes = found.unit.target, point["lanes"]
     is_shared = lanes > 1 or point["rows"] > 1
+    before = found.before() if is_shared else []
+    ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
 
     def bind(stage: Stage, flat: Var) -> Var:
         if not is_shared:
             return nest.bind_loop(stage, flat, target, point["threads"])
         block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
         nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x"})
+        if ahead:
+            stage.annotate("fetched_ahead", ahead, block)
         if vector and not found.is_alone:
             stage.vectorize(vector[0])
         return thread
 
+    if ahead and found.facts.points > extent(found.facts.spatial[-1]):
+        return _share_rows(found, point, ahead)
     made = found.attach(bind, "local")
     if lanes > 1:
         share_columns(made, lanes, point["rows"])
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
+    for facts in before:
+        _compute_in_block(found, facts, point)
+
+
+def _share_rows(found: _Found, point: Point, ahead: list[list[str | int]]) -> None:
+    """Columns of several rows: a thread loads a vector of weights once and adds it up for all rows.
+
+    Its sums lie in shared memory, those of neighbouring threads beside each other, and all threads add these up.
+    """
+    s, lanes, threads, share = found.unit.schedule, point["lanes"], point["threads"], point["rows"]
+    final = s[found.unit.facts.block.name]
+    if found.is_alone:
+        s.cache_write(final.block.writes[0].buffer, "shared")
+    made = s[found.facts.block.name]
+    if found.is_alone:  # what computes has the new name: the block that stores is the copy
+        made = next(s[name] for name in feeding(s, final.name) if facts_of(block_named(s, name)).is_reduction)
+    *rows, columns = nest.spatial_loops(final)
+    block, inside = final.split(columns, factor=threads * lanes)
+    final.reorder(block, *rows, inside)
+    final.bind(block, "blockIdx.x")
+    final.annotate("fetched_ahead", ahead, block)
+    nest.attach(made, final, block, "shared")
+    _spread(final, nest.fuse_all(final, [*rows, inside]), share, threads)
+    (loop,), own = nest.reduce_loops(made), nest.spatial_loops(made)
+    made.reorder(loop, *own)  # outermost, so that the parts and their sum do not meet inside the loops that both bind
+    _, part = made.split(loop, factor=share)
+    partial = s.rfactor(made.name, part, -1)
+    partial.set_scope("shared")
+    partial.storage_align(-2, 2, 1)
+    sums = s.cache_write(partial.block.writes[0].buffer, "local")
+    *rows, inside, thread = nest.free_loops(partial)
+    across, vector = partial.split(inside, factor=lanes)
+    partial.reorder(thread, across, *rows, vector)
+    nest.mark(partial, {thread: "threadIdx.y", across: "threadIdx.x", **nest.unrolled(*rows, vector)})
+    sums.compute_at(partial, across)
+    rows_of = found.facts.points // extent(found.facts.spatial[-1])
+    written = max(1, model.WRITTEN_PRODUCTS // (_products(found.facts) * rows_of * lanes))
+    _accumulate(sums, min(model.LOADED_VALUES // lanes, written))
+    total = s.cache_write(made.block.writes[0].buffer, "local")
+    total.compute_at(made, _spread(made, nest.fuse_all(made, nest.spatial_loops(made)), share, threads))
+    unroll_some(total, nest.reduce_loops(total)[0])
+    found.unit.done.add(made.name)
+
+
+def _spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
+    """A loop divided among all threads of a block; gives the innermost that is left around what a thread does."""
+    outer, row, column = stage.split(loop, factors=[None, rows, columns])
+    nest.arrange(stage, {row: "threadIdx.y", column: "threadIdx.x", outer: "unroll"})
+    return outer
+
+
+def _compute_in_block(found: _Found, facts: Facts, point: Point) -> None:
+    """A stage before a product, shared by all threads of each block, its result in their memory."""
+    s, final = found.unit.schedule, found.unit.schedule[found.unit.facts.block.name]
+    stage = s[facts.block.name]
+    nest.attach(stage, final, final.loops[0], "shared")
+    if facts.is_reduction:
+        cross_threads(stage, point["rows"], "threadIdx.y")
+    elif loops := nest.long_loops(stage):
+        # In vectors: a division may branch, and what is behind it is not loaded before it.
+        threads, lanes = point["rows"] * point["threads"], model.MOST_LANES
+        lanes = nest.whole_vectors(facts, facts.spatial[-1], facts.loads, lanes) if len(loops) == 1 else 1
+        while lanes > 1 and facts.points < lanes * threads:
+            lanes //= 2
+        nest.fetch_together(stage, loops, point["rows"], point["threads"], lanes)
+    found.unit.done.add(stage.name)
+
+
+def _pack_columns(found: _Found, width: int) -> list[list[str | int]]:
+    """Constants whose rows lie along the columns of a block, stored block by block: what a block reads lies together.
+
+    Gives the buffers, how many elements of each are a block's, and for how many it asks before it waits for others.
+    """
+    s, facts, made = found.unit.schedule, found.facts, list[list[str | int]]()
+    machine, constants = nest.threads_of(found.unit.target), found.unit.constants
+    if is_packable(facts, constants, width):
+        for buffer in dict.fromkeys(load.buffer for load in facts.loads if is_packed(load, facts, constants)):
+            copy = s.cache_read(buffer.name, "global", [facts.block.name])
+            name = s.buffer_name(copy)
+            s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=[f"n // {width}", "k", f"n % {width}"])
+            step, most = (int_value(buffer.shape[0]) or 0) * width, model.AHEAD * machine.cache_bytes
+            most = int(most / machine.multiprocessors / machine.vector_bytes) * machine.vector_bytes
+            made.append([name, step, min(step, most // buffer.dtype.bytes)])
+    return made
+
+
+def is_packed(load: Load, facts: Facts, constants: Collection[Buffer]) -> bool:
+    """Whether a load is of a constant matrix, its rows along the last axis of the result."""
+    return load.buffer in constants and len(load.indices) == 2 and load.indices[1] is facts.spatial[-1].var
+
+
+def is_packable(facts: Facts, constants: Collection[Buffer], width: int) -> bool:
+    """Whether what is read most, for few rows, may be stored in blocks of so many columns."""
+    main, columns = main_load(facts), extent(facts.spatial[-1]) if facts.spatial else 1
+    few = facts.points <= model.MOST_WAITING_ROWS * columns and facts.store is not None
+    return few and main is not None and is_packed(main, facts, constants) and columns % width == 0
+
+
+def streams_through(facts: Facts, constants: Collection[Buffer]) -> bool:
+    """What the planner asks: a product of few rows of float32 with constants is a matter of reading these once."""
+    wide = any(load.buffer.dtype.name == "float32" and load.buffer not in constants for load in facts.loads)
+    return wide and is_packable(facts, constants, 1) and len(facts.reduce) == 1
 
 
 # ----------------------------------------------------------------------------------------------- short ones in a thread
@@ -369,10 +496,11 @@ def main_load(facts: Facts) -> Load | None:
     return max(reversed(facts.loads), key=load_bytes, default=None)
 
 
-def choose_columns(facts: Facts, target: Target) -> dict[str, int] | None:
+def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) -> dict[str, int] | None:
     """How columns are divided: `threads` along a line, `lanes` of each, `rows` of threads that share one column.
 
-    None where what is read most cannot be loaded in whole vectors, from multiples on, or where threads are few.
+    None where what is read most cannot be loaded in whole vectors, from multiples on, or where threads are few. Blocks
+    of a constant may be as narrow as a vector, and divide the multiprocessors among them as evenly as they can.
     """
     main, machine = main_load(facts), nest.threads_of(target)
     if main is None or facts.store is None or not facts.spatial or not all(isinstance(i, Var) for i in main.indices):
@@ -381,17 +509,28 @@ def choose_columns(facts: Facts, target: Target) -> dict[str, int] | None:
     if lanes < 2 or main.indices[-1] is not last.var or nest.whole_vectors(facts, last, [main], lanes) != lanes:
         return None
     across = max(1, model.LINE_BYTES // machine.vector_bytes)
-    enough = int(machine.multiprocessors * model.FILLED)
-    while across * machine.vector_bytes > model.LEAST_LINE_BYTES and facts.points // (across * lanes) < enough:
-        across //= 2
+    least = max(1, model.LEAST_LINE_BYTES // machine.vector_bytes)
+    threads = min(model.SHARE_THREADS, machine.block_threads)
+    if is_packable(facts, constants, lanes):
+        columns = extent(last)
+        across = max(powers(across), key=lambda n: (min(_evenly(columns // (n * lanes), machine), model.EVEN), n))
+        threads = threads if facts.points == columns else min(model.FEW_ROWS_THREADS, threads)
+    else:
+        while across > least and facts.points // (across * lanes) < machine.multiprocessors * model.FILLED:
+            across //= 2
 
     def on_the_way(share: int) -> tuple[int, int]:
         return share * divisor_below(facts.depth // share, model.LOADED_VALUES // lanes), share
 
-    most = min(min(model.SHARE_THREADS, machine.block_threads) // across, facts.depth)
+    most = min(threads // across, facts.depth)
     # As many loads on their way as can be, whole rounds of them.
     share = max((n for n in range(1, most + 1) if facts.depth % n == 0), key=on_the_way, default=1)
     return {"threads": across, "rows": share, "lanes": lanes} if share >= model.LEAST_SHARE else None
+
+
+def _evenly(blocks: int, machine: ThreadFacts) -> float:
+    """The part of the multiprocessors that so many blocks keep busy."""
+    return blocks / (machine.multiprocessors * max(1, -(-blocks // machine.multiprocessors)))
 
 
 def share_columns(stage: Stage, lanes: int, share: int) -> None:
