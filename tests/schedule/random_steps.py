@@ -335,7 +335,8 @@ def _overrun(source: Source, func: Func) -> Step:
         block = source.pick(tested)
     else:
         block = source.pick(fitting) if fitting else blocks_in(func.body)[0]
-    return "overrun", {"block": block.name, "axis": source.number(0, max(len(block.axes) - 1, 0))}
+    axis = source.number(0, max(len(block.axes) - 1, 0))
+    return "overrun", {"block": block.name, "axis": axis, "tile": source.pick((0, 0, 2, 3, 4))}
 
 
 def _matrix_form(source: Source, func: Func) -> Step:

@@ -223,6 +223,18 @@ def test_overrun():
     becomes(s, "overrun", after, block="B", axis=0)
 
 
+def test_overrun_to_the_end_of_a_tile():
+    s = chain(SIZE)
+    s.apply("split", loop="i", factors=[None, 12])
+    s.apply("overrun", block="B", axis=0, tile=4)
+    text = repr(s.func)
+    assert "block B(i: (n + 3)//4*4 = io*12 + ii)" in text and "where io*12 + ii < (n + 3)//4*4" in text, text
+    assert "A[min(i, n - 1)]" in text and "allocate B: int32[(n + 3)//4*4]" in text
+    s = chain()
+    s.apply("split", loop="i", factors=[None, 3])
+    refused(s, "overrun", "are whole", block="B", axis=0, tile=4)
+
+
 def test_overrun_leaves_room_for_what_is_written():
     """Tiles of three pairs read less of T than T has where they come out even, and more elsewhere."""
     n = te.var("n")

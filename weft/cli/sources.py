@@ -112,6 +112,8 @@ def output_path(given: argparse.Namespace, ending: str) -> Path:
     last = "." + ending.rpartition(".")[2]
     if path.suffix != last:
         raise UsageError(f"-o {path}: what is written here is a file that ends in {last}")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: there is no folder {path.parent}")
     return path
 
 

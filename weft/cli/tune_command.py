@@ -7,8 +7,10 @@ into use when the whole model measured faster with it, and `weft.compile` takes 
 from __future__ import annotations
 
 import argparse
+import pickle
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from weft.cli.given import UsageError, refuse
 from weft.cli.pool_command import add_certificates, folder_of
@@ -17,11 +19,14 @@ from weft.cli.sources import add_compiling, add_model, count, input_shapes, natu
 from weft.cli.tune_report import write_report
 from weft.compiler.module import bind_shapes
 from weft.core.knobs import knobs
+from weft.graph.ir import Graph
 from weft.tuner.cost_models import MODELS
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import measure_all, regret_rows
 from weft.tuner.explorers import EXPLORERS
 from weft.tuner.model import Tuning, make_tuning
+from weft.tuner.runner import ChildError, Say, in_child
+from weft.tuner.settings import MODEL_SECONDS
 from weft.tuner.shipped import said_of
 from weft.tuner.view import View, summary, task_table
 
@@ -49,7 +54,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
-    graph = open_graph(given, screen)
+    graph = _graph(given, screen)
     bound = bind_shapes(graph, input_shapes(graph.inputs, given, screen))
     precision = None if given.precision in (None, "fp32") else given.precision
     with Database() as database, knobs.override(**({"exact": True} if given.exact else {})):
@@ -79,6 +84,25 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         screen.line(summary(tuning))
         screen.note(said_of(tuning.target))
     return 0
+
+
+def _graph(given: argparse.Namespace, screen: Screen) -> Graph:
+    """The model; one that another framework reads for a device is read in a child, because that may open the device."""
+    if not (given.target or "").startswith(("cuda", "opencl")) or not given.model.endswith((".pt2", ".keras")):
+        return open_graph(given, screen)
+    with tempfile.TemporaryFile() as file:
+
+        def read(say: Say) -> str:
+            pickle.dump(open_graph(given, screen), file)
+            file.flush()
+            return "read"
+
+        try:
+            in_child(read, MODEL_SECONDS)
+        except ChildError as error:
+            raise UsageError(f"{given.model}: {error.detail}") from None
+        file.seek(0)
+        return cast(Graph, pickle.load(file))
 
 
 def _in_pool(

@@ -51,7 +51,7 @@ class Specialization:
     ) -> None:
         self._graph = graph
         self._lowered = lowered
-        self._rebuild = rebuild
+        self.rebuild = rebuild
         self._reload: Reload | None = None
         self.runner = runner
         self.native = native
@@ -69,14 +69,14 @@ class Specialization:
 
     def _whole(self) -> tuple[Graph, Lowered]:
         if self._graph is None or self._lowered is None:
-            assert self._rebuild is not None
-            made = self._rebuild()
+            assert self.rebuild is not None
+            made = self.rebuild()
             self._graph, self._lowered = made.graph, made.lowered
         return self._graph, self._lowered
 
     def whole(self) -> Specialization:
         """This form, or, for one that was read from the cache, the same with all that only compiling finds."""
-        return self if self._rebuild is None else self._rebuild()
+        return self if self.rebuild is None else self.rebuild()
 
     def arrays(self) -> list[Array]:
         """What a call reads: weights as kernels want them, and constants of host nodes."""

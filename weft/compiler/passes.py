@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.dtypes import dtype
 from weft.core.knobs import knobs
+from weft.core.model import ROW_BYTES
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.algorithms import asked, choose_algorithms
 from weft.graph.passes.attention import fuse_attention
@@ -30,9 +32,10 @@ from weft.graph.passes.normalize import normalize
 from weft.graph.passes.pad_channels import pad_channels
 from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
+from weft.graph.passes.signed_data import signed_data
 from weft.graph.passes.specialize import specialize
 from weft.graph.passes.turn_products import turn_products
-from weft.graph.passes.update_caches import update_caches
+from weft.graph.passes.update_caches import update_caches, update_heads
 from weft.targets.base import Target
 
 
@@ -72,6 +75,11 @@ class Context:
             self.weights = sum(array.nbytes for array in graph.constants.values())
         return found
 
+    def together(self) -> dict[tuple[str, str], int]:
+        """How many channels of a place operators on a type fetch or multiply together."""
+        rows = {("Conv", name): ROW_BYTES // int(dtype(name).bytes) for name in self.last}
+        return {**rows, **(self.may.dots(self.target) if self.may.dots is not None else {})}
+
     def sizes(self, graph: Graph) -> dict[Any, int]:
         """What the open sizes of a graph typically are."""
         return {var: self.typical[name] for name, var in graph.symbols.items() if name in self.typical}
@@ -97,20 +105,23 @@ def offload(graph: Graph, own: Callable[..., Graph], target: Target) -> Graph:
 PASSES: tuple[Pass, ...] = (
     Pass(merge_products, lambda c, g: c.may.merged and (c.may.merged(c.target),)),
     Pass(update_caches, lambda c, g: c.may.caches and (), True),
+    Pass(update_heads, lambda c, g: c.may.caches and c.target.on_device and (), True),
     Pass(cached_attention, lambda c, g: c.may.loops_by_data and (), True),
     Pass(fuse_attention, lambda c, g: c.attention and (
         c.attention, c.narrow, frozenset() if knobs.exact else c.target.narrow_products,
+        c.sizes(g) if c.may.open_attention else None,
     ), True, ("* attention", "fused", "apart")),
     Pass(cut_causal, lambda c, g: c.attention and c.may.causal_block is not None and (
         c.may.causal_block, c.attention, c.narrow,
     )),
     Pass(lower_precision, lambda c, g: c.precision and (c.precision, c.narrow in c.target.narrow_products), True),
     Pass(offload, lambda c, g: c.may.offload and (c.may.offload, c.target), True),
+    Pass(signed_data, lambda c, g: c.may.signed and c.may.signed(c.target) and (), True),
     Pass(plain_products, lambda c, g: (c.target.narrow_products, c.waits), True),
     Pass(fill_kernels, lambda c, g: (), True),
     Pass(turn_products, lambda c, g: (), True),
     Pass(fold_strides, lambda c, g: c.last and (c.last,)),
-    Pass(fill_rows, lambda c, g: c.last and (c.last,)),
+    Pass(fill_rows, lambda c, g: (together := c.together()) and (together,), True),
     Pass(few_bits, lambda c, g: c.may.few_bits and (c.may.few_bits(c.target),)),
     Pass(narrow_weights, lambda c, g: c.waits and (c.waits,)),
     Pass(fold_strides, lambda c, g: c.target.matrix and (c.target.matrix.dtypes,)),

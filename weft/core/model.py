@@ -187,3 +187,9 @@ LOGGED_SECONDS = 1e-3
 
 COLLECTED_OBJECTS = 10_000
 """New objects after which Python looks for circles while it compiles."""
+
+# ------------------------------------------------------------------------------------------------ profiles of a device
+
+NEAR_PEAK, FULL_WAVES, FEW_THREADS, LAUNCH_SECONDS = 0.6, 0.75, 0.25, 4e-6
+"""What a kernel is said to wait for: the share of a peak that is near it, the part of all waves that should be full,
+the part of the threads below which latency is not hidden, what a launch that does little takes. Judgements."""

@@ -199,15 +199,13 @@ def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     """Every variable of the mapping replaced by its expression (folding constants on the way)."""
     if not mapping:
         return e
-    table = _REBUILD
+    table, variable = _REBUILD, Var.bit
 
     def go(node: Expr) -> Expr:
         kind = type(node)
         if kind is Var:
             return mapping.get(node, node)  # type: ignore[call-overload, no-any-return]
-        if kind is Const:
-            return node
-        return table[kind](node, go)
+        return table[kind](node, go) if node.holds & variable else node
 
     return go(e)
 

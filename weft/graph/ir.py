@@ -159,7 +159,7 @@ class Value:
 class Node:
     """One use of an operator. An input that is left out is None. `domain` "" is ai.onnx."""
 
-    __slots__ = ("attributes", "domain", "graphs", "inputs", "name", "op", "origin", "outputs")
+    __slots__ = ("attributes", "domain", "graphs", "inputs", "name", "op", "origin", "outputs", "typed")
 
     def __init__(
         self,
@@ -180,6 +180,8 @@ class Node:
         self.domain = domain
         self.graphs: dict[str, Graph] = {key: one for key, one in self.attributes.items() if isinstance(one, Graph)}
         """The attributes that are graphs."""
+        self.typed: tuple[Array | None, ...] | None = None
+        """The small values of its inputs that the types of its outputs were found from, where they were found."""
 
     def replace(
         self,

@@ -50,6 +50,7 @@ Trait = Literal[
     "windowed",  # from a window: elements of the input are read several times
     "channelwise",  # from its own channel; the channels stay as many
     "groups_channels",  # from the channels of its own group; the channels stay as many
+    "rowwise",  # from the elements along `axis`, by default the last one, and from what belongs to all rows
     "reduces",  # from all elements along the axes that the second input names
     "statistic",  # from so many elements that rounding it would spoil what is computed with it
     # what it costs
@@ -69,7 +70,7 @@ Trait = Literal[
     "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
     "shape_only",  # reads the shape of its input, never an element
     "optional_outputs",  # its last outputs may be left out
-    "updates",  # writes a part of its first input, in whose memory the result lies
+    "updates",  # writes a part of its first inputs (one, or the attribute `updated`), in whose memory its results lie
 ]
 """A fact about an operator."""
 

@@ -147,7 +147,7 @@ register(
     _compute_softmax,
     "reduction",
     takes="input:float",
-    traits="transcendental speculatable",
+    traits="transcendental speculatable rowwise",
 )
-register("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float")
+register("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float", traits="rowwise")
 register("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float")

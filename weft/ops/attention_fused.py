@@ -1,13 +1,16 @@
 """Attention as one kernel: softmax(steps(q · kᵀ)) · v, the scores of a few queries at a time.
 
     FusedAttention(q, k, v, operand…)                                                        domain "weft"
-        sizes        batch, heads, queries, keys, size of a key, size of a value
-        query, key, value   where an element lies in its input: [offset, steps by batch, head, place and element]
+        sizes        batch, heads, queries, keys, size of a key, size of a value; 0 for a size that is open: that of the
+                     axis of an input along which it goes
+        query, key, value   where an element lies in its input: [offset, steps by batch, head, place and element], for
+                     each axis of the input
         steps        what happens to a score before the softmax, in order (STEPS)
         numbers      one number a step, for those that take one
         padded       queries, keys and elements of a value, rounded up to the tiles of a schedule; a fourth number cuts
                      the keys into parts of so many, or, if it is 0, has the powers divided before they weigh values;
-                     a fifth is the size of a key, rounded up; without it narrow operands are widened as they are read
+                     a fifth is the size of a key, rounded up; without it narrow operands are widened as they are read;
+                     a negative one: rounded up to a multiple of so many, as an open size is
         shared       neighbouring heads of queries with the same keys and values: one, if it is not said
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
@@ -15,9 +18,9 @@
 
 Narrow operands (bfloat16) are multiplied as they are; sums and scores are float32, powers narrow again.
 
-q, k and v are vectors: a pass (`graph/passes/attention.py`) reads through the transposes, splits and reshapes before
-them, so that nothing is stored only to lie in another order. Operands of steps broadcast to (batch, heads, queries,
-keys).
+q, k and v are vectors, or matrices where sizes are open: a pass (`graph/passes/attention.py`) reads through the
+transposes, splits and reshapes before them, so that nothing is stored only to lie in another order. Operands of steps
+broadcast to (batch, heads, queries, keys).
 
 As a tensor program:
 
@@ -46,10 +49,12 @@ import numpy as np
 from weft import te
 from weft.core.dtypes import DType
 from weft.expr.nodes import Expr, index_expr, int_value
-from weft.graph.ir import Array, TensorType, Type
+from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.shapes import divided, times
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
+from weft.ops.convolution import dims_of
 from weft.ops.elementwise_support import expect_broadcast, expect_shape, kernel
 
 DOMAIN = "weft"
@@ -69,6 +74,8 @@ PART, LIMIT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
     "attention_whole",
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
+
+OPERANDS = ("query", "key", "value")
 
 STEPS = {
     "scale": "times the number",
@@ -94,10 +101,10 @@ _FAR = 1e38
 class Sizes(NamedTuple):
     """What is computed: `size` elements of a query and a key, `value_size` of a value and of the result."""
 
-    batch: int
-    heads: int
-    queries: int
-    keys: int
+    batch: Any
+    heads: Any
+    queries: Any
+    keys: Any
     size: int
     value_size: int
 
@@ -105,8 +112,8 @@ class Sizes(NamedTuple):
 class Padded(NamedTuple):
     """Sizes of the stages, rounded up."""
 
-    queries: int
-    keys: int
+    queries: Any
+    keys: Any
     value_size: int
 
 
@@ -117,15 +124,29 @@ class Read(NamedTuple):
     at: Callable[[Any], Expr]
 
 
-def _sizes(c: Use) -> Sizes:
-    return Sizes(*(int(n) for n in c.need("sizes")))
+def _places(c: Use, name: str) -> list[list[int]]:
+    """For each axis of an input its offset and the steps by batch, head, place and element."""
+    numbers = [int(n) for n in c.need(name)]
+    return [numbers[at : at + 5] for at in range(0, len(numbers), 5)]
+
+
+def _sizes(c: Use, shapes: Sequence[Sequence[Dim]]) -> Sizes:
+    """The sizes, for inputs of these shapes."""
+    given = [int(n) for n in c.need("sizes")]
+    found: dict[int, Any] = {}
+    for name, shape in zip(OPERANDS, shapes):
+        for size, place in zip(shape, _places(c, name)):
+            for at, step in enumerate(place[1:4]):
+                if step:
+                    found.setdefault(at if at < 2 or name == "query" else 3, size)
+    return Sizes(*(n or found.get(at, 0) for at, n in enumerate(given)))
 
 
 def _shared(c: Use) -> int:
     return int(c.get("shared", 1))
 
 
-def _extents(c: Use, sizes: Sizes) -> dict[str, tuple[int, int, int, int]]:
+def _extents(c: Use, sizes: Sizes) -> dict[str, tuple[Any, Any, Any, int]]:
     """The four sizes of each operand."""
     heads = sizes.heads // _shared(c)
     return {
@@ -139,17 +160,17 @@ def _steps(c: Use) -> list[tuple[str, float]]:
     return [(str(step), float(number)) for step, number in zip(c.get("steps", ()), c.get("numbers", ()))]
 
 
-def _out_shape(c: Use, sizes: Sizes) -> tuple[int, int, int, int]:
+def _out_shape(c: Use, sizes: Sizes) -> tuple[Any, Any, Any, int]:
     if c.get("heads_inside", 0):
         return sizes.batch, sizes.queries, sizes.heads, sizes.value_size
     return sizes.batch, sizes.heads, sizes.queries, sizes.value_size
 
 
 def _infer(c: Infer) -> Sequence[Type]:
-    sizes, steps = _sizes(c), _steps(c)
-    if min(sizes) < 1 or any(step not in STEPS for step, _ in steps):
+    sizes, steps = _sizes(c, [c.tensor(at).dims for at in range(3)]), _steps(c)
+    if any(isinstance(n, int) and n < 1 for n in sizes) or any(step not in STEPS for step, _ in steps):
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
-    if sizes.heads % max(_shared(c), 1) or _shared(c) < 1:
+    if _shared(c) < 1 or _shared(c) > 1 and (not isinstance(sizes.heads, int) or sizes.heads % _shared(c)):
         raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
     if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps):
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
@@ -164,21 +185,27 @@ def _infer(c: Infer) -> Sequence[Type]:
     return [TensorType(c.tensor(0).dtype, _out_shape(c, sizes))]
 
 
-def _expect_view(c: Infer, position: int, name: str, extents: Sequence[int]) -> None:
-    """That an operand's elements lie inside its input."""
-    offset, *strides = (int(n) for n in c.need(name))
-    kind = c.tensor(position)
-    last = offset + sum(step * (n - 1) for step, n in zip(strides, extents))
-    outside = isinstance(kind.dims[0], int) and last >= kind.dims[0]
-    if outside or len(strides) != 4 or min(offset, *strides) < 0:
-        raise c.error(f"{name}={[offset, *strides]} does not lie inside input {position}, {kind!r}")
+def _expect_view(c: Infer, position: int, name: str, extents: Sequence[Any]) -> None:
+    """That an operand's elements lie inside its input: along an open axis all of it lies, place by place."""
+    kind, places = c.tensor(position), _places(c, name)
+    fits = len(kind.dims) == len(places)
+    for size, (offset, *strides) in zip(kind.dims, places):
+        fits = fits and len(strides) == 4 and min(offset, *strides) >= 0
+        taken = [(step, n) for step, n in zip(strides, extents) if step]
+        if all(isinstance(n, int) for _, n in taken):
+            fits = fits and (not isinstance(size, int) or offset + sum(step * (n - 1) for step, n in taken) < size)
+        else:
+            fits = fits and offset == 0 and [step for step, _ in taken] == [1]
+            fits = fits and (isinstance(size, int) or same_dim(taken[0][1], size))
+    if not fits:
+        raise c.error(f"{name}={places} does not lie inside input {position}, {kind!r}")
 
 
 # ---------------------------------------------------------------------------------------------------- numpy meaning
 
 
 def _evaluate(c: Evaluate, *arrays: Array) -> Array:
-    sizes = _sizes(c)
+    sizes = _sizes(c, [x.shape for x in arrays])
     kind = arrays[0].dtype
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
     q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(c, sizes).items()))
@@ -210,8 +237,10 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
 
 
 def _seen(c: Use, name: str, x: Array, shape: Sequence[int]) -> Array:
-    offset, *strides = (int(n) for n in c.need(name))
-    return np.lib.stride_tricks.as_strided(x[offset:], shape, [n * x.itemsize for n in strides], writeable=False)
+    places = _places(c, name)
+    first = x[tuple(slice(place[0], None) for place in places)]
+    strides = [sum(place[at] * n for place, n in zip(places, x.strides)) for at in range(1, 5)]
+    return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
 # ------------------------------------------------------------------------------------------------ tensor expression
@@ -219,14 +248,21 @@ def _seen(c: Use, name: str, x: Array, shape: Sequence[int]) -> Array:
 
 def _read(c: Use, name: str, tensor: te.Tensor, at: Sequence[Any]) -> Expr:
     """The element of an operand at (batch, head, place, element)."""
-    offset, *strides = (int(n) for n in c.need(name))
-    place: Any = offset
-    for index, step in zip(at, strides):
-        place = place + index * step if step else place
-    return tensor[place]
+    where: list[Any] = []
+    for offset, *strides in _places(c, name):
+        place: Any = offset
+        for index, step in zip(at, strides):
+            place = place + index * step if step else place
+        where.append(place)
+    return tensor[tuple(where)]
 
 
-def _inside(at: Sequence[Any], limits: Sequence[int | None], value: Expr, otherwise: Expr) -> Expr:
+def _rounded(given: int, size: Any) -> Any:
+    """A size of a stage: a number, or the next multiple of one."""
+    return given if given > 0 else times(divided(size, -given, up=True), -given)
+
+
+def _inside(at: Sequence[Any], limits: Sequence[Any], value: Expr, otherwise: Expr) -> Expr:
     """A value where each index is under its limit (None: it always is)."""
     tests = [index < limit for index, limit in zip(at, limits) if limit is not None]
     return te.select(te.all(*tests), value, otherwise) if tests else value
@@ -234,9 +270,10 @@ def _inside(at: Sequence[Any], limits: Sequence[int | None], value: Expr, otherw
 
 @kernel
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
-    sizes = _sizes(c)
-    given_sizes = [int(n) for n in c.get("padded", (sizes.queries, sizes.keys, sizes.value_size))]
-    padded, part = Padded(*given_sizes[:3]), given_sizes[3] if len(given_sizes) > 3 else 0
+    sizes = _sizes(c, [dims_of(x) for x in (query, key, value)])
+    real = (sizes.queries, sizes.keys, sizes.value_size)
+    given_sizes = [int(n) for n in c.get("padded", real)]
+    padded, part = Padded(*map(_rounded, given_sizes, real)), given_sizes[3] if len(given_sizes) > 3 else 0
     depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
     deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
@@ -245,12 +282,13 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     kind = query.dtype if narrow else wide
     zero = te.const(0, kind)
     ends = next((x for x, (step, _) in zip(operands, [s for s in steps if s[0] not in ALONE]) if step == "until"), None)
-    limits = [None if n == limit else limit for n, limit in zip(padded, (sizes.queries, sizes.keys, sizes.value_size))]
+    limits = [None if same_dim(n, limit) else limit for n, limit in zip(padded, real)]
     # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
     first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
     factor = None if first is None else te.const(first[1], kind)
-    # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros.
-    filled = bool(part) or narrow
+    # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros. So do
+    # loops over open sizes, which would have to test for the last key.
+    filled = bool(part) or narrow or not isinstance(sizes.keys, int)
     divides_first = len(given_sizes) > 3 and not part
 
     def asked(*at: Any) -> Expr:
@@ -289,7 +327,8 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         lambda b, h, i, j: te.sum(queries[b, h, i, d].astype(wide) * keys[b, h, j, d].astype(wide), axis=d),
         name=named(SCORES),
     )
-    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits, named(MASKED))
+    whole = (*around, sizes.queries, sizes.keys)
+    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits, whole, named(MASKED))
     if divides_first:
         return _weighed(c, sizes, _shares(masked, empty, query.dtype), values)
     mixed, total = _mixed(masked, values, empty == 1)
@@ -319,13 +358,14 @@ def _masked(
     scores: te.Tensor,
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
-    limits: Sequence[int | None],
+    limits: Sequence[Any],
+    whole: Sequence[Any],
     name: str,
 ) -> te.Tensor:
     """The scores after their steps; minus infinity for keys of the padding."""
     return te.stage(
         scores.shape,
-        lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits),
+        lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits, whole=whole),
         name=name,
     )
 
@@ -335,10 +375,11 @@ def _stepped(
     at: tuple[Any, Any, Any, Any],
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
-    limits: Sequence[int | None],
+    limits: Sequence[Any],
     unit: float = 1.0,
+    whole: Sequence[Any] | None = None,
 ) -> Expr:
-    """The score of (batch, head, query, key) after its steps, in a unit: so much is 1."""
+    """The score of (batch, head, query, key) after its steps, in a unit: so much is 1. `whole` are sizes of scores."""
     b, h, i, j = at
     kind = made.dtype
     minus = te.const(_MINUS, kind)
@@ -355,7 +396,7 @@ def _stepped(
         other = te.const(number * unit if abs(number) < _FAR else number, kind)
         operand: Any = None if step in ALONE else next(rest)
         if operand is not None and step != "until":
-            operand = te.broadcast_read(operand, (b, h, row, j))
+            operand = te.broadcast_read(operand, (b, h, row, j), whole)
         if step == "scale":
             made = made * te.const(number * unit if at_step == 0 else number, kind)
         elif step == "causal":
@@ -439,7 +480,7 @@ def _in_parts(
     values: te.Tensor,
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
-    limits: Sequence[int | None],
+    limits: Sequence[Any],
     part: int,
     zeros: bool,
 ) -> tuple[te.Tensor, te.Tensor]:
@@ -491,7 +532,7 @@ def _masked_in_parts(
     scores: te.Tensor,
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
-    limits: Sequence[int | None],
+    limits: Sequence[Any],
     unit: float = 1.0,
 ) -> te.Tensor:
     part = int_value(scores.shape[4]) or 1
@@ -508,7 +549,7 @@ def _narrow_in_parts(
     values: te.Tensor,
     operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
-    limits: Sequence[int | None],
+    limits: Sequence[Any],
     part: int,
 ) -> tuple[te.Tensor, te.Tensor]:
     """The same of narrow operands: powers of two, of which multiplying by one number makes powers of e.
@@ -584,7 +625,7 @@ register(
     _compute,
     "complex",
     domain=DOMAIN,
-    takes="Q:float[_], K:Q[_], V:Q[_], operand?, ...",
+    takes="Q:float, K:Q, V:Q, operand?, ...",
     traits="attention heavy",
     multiplies=3,
 )

@@ -1,11 +1,12 @@
 """Beside attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache.
 
-Copy and UpdateRows are what TensorScatter becomes where the cache is updated in place (graph/passes/update_caches.py).
+Copy and UpdateRows are what TensorScatter becomes where the cache is updated in place (graph/passes/update_caches.py);
+UpdateHeads is all of that for a token at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ from weft import te
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.passes.update_caches import COPY, DOMAIN, UPDATE
+from weft.graph.passes.update_caches import COPY, DOMAIN, HEADS, UPDATE
 from weft.graph.shapes import normal_axis
 from weft.graph.signature import OneOf
-from weft.loop.ir import For, Let, Stmt, Store
+from weft.loop.ir import For, If, Let, Stmt, Store
 from weft.loop.passes.bind_independent import NAME as INDEPENDENT
 from weft.ops.elementwise_support import (
     expect_shape,
@@ -26,6 +27,9 @@ from weft.ops.elementwise_support import (
     wide,
     widen,
 )
+
+At = Callable[[Any], Expr]
+"""A value at a place."""
 
 # -------------------------------------------------------------------------------------------------- RotaryEmbedding
 
@@ -91,8 +95,6 @@ def _compute_rotary(
     shape = c.shape(0)
     packed = len(shape) == 3
     head_size = shape[2] // int(c.need("num_heads")) if packed else shape[3]
-    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
-    half = size // 2
 
     def row(tensor: te.Tensor, b: Any, s: Any, column: Any) -> Expr:
         if places is None:
@@ -101,20 +103,23 @@ def _compute_rotary(
 
     def body(*i: Any) -> Expr:
         b, s, d = i[0], i[1] if packed else i[2], i[2] % head_size if packed else i[3]
-
-        def element(place: Any) -> Expr:
-            return widen(x[(*i[:-1], i[-1] - d + place)])
-
-        own = element(d)
-        column = d // 2 if interleaved else d % half
-        is_first = te.equal(d % 2, 0) if interleaved else d < half
-        partner = te.select(is_first, d + 1, d - 1) if interleaved else te.select(is_first, d + half, d - half)
-        column, partner = te.minimum(column, half - 1), te.minimum(te.maximum(partner, 0), head_size - 1)
-        turn, quarter = row(cosine, b, s, column), row(sine, b, s, column)
-        turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
-        return turned if size == head_size else te.select(d < size, turned, own)
+        angles = (lambda at: row(cosine, b, s, at)), lambda at: row(sine, b, s, at)
+        return _turned(c, d, head_size, lambda place: widen(x[(*i[:-1], i[-1] - d + place)]), *angles)
 
     return te.stage(shape, body, name="rotary", dtype=x.dtype)
+
+
+def _turned(c: Use, d: Any, head_size: int, element: At, cosine: At, sine: At) -> Expr:
+    """Element d of a head that is turned, by its elements and the angles of their columns."""
+    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
+    half, own = size // 2, element(d)
+    column = d // 2 if interleaved else d % half
+    is_first = te.equal(d % 2, 0) if interleaved else d < half
+    partner = te.select(is_first, d + 1, d - 1) if interleaved else te.select(is_first, d + half, d - half)
+    column, partner = te.minimum(column, half - 1), te.minimum(te.maximum(partner, 0), head_size - 1)
+    turn, quarter = cosine(column), sine(column)
+    turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
+    return turned if size == head_size else te.select(d < size, turned, own)
 
 
 register(
@@ -236,5 +241,79 @@ register(
     domain=DOMAIN,
     takes="past_cache[_ *s], update:past_cache, write_indices:index[_]",
     requires=_MODES,
+    traits="updates",
+)
+
+
+def _infer_heads(c: Infer) -> Sequence[Type]:
+    keys, x = c.tensor(0), c.tensor(2)
+    if not keys.is_static or not x.is_static:
+        return [keys, c.tensor(1), TensorType(x.dtype, None)]
+    batch, shared, _, size = keys.static
+    axis, length = int(c.need("split")), x.static[2]
+    heads = x.static[1] if axis == 0 else x.static[1] - 2 * shared
+    expect_shape(c, 2, (3 * batch, shared, length, size) if axis == 0 else (batch, heads + 2 * shared, length, size))
+    expect_shape(c, 5, (batch, length))
+    return [keys, c.tensor(1), TensorType(x.dtype, (batch, heads, length, size))]
+
+
+def _heads(
+    c: Evaluate, keys: Array, values: Array, x: Array, cosine: Array, sine: Array, places: Array, starts: Array
+) -> tuple[Array, ...]:
+    axis, shared = int(c.need("split")), keys.shape[0 if int(c.need("split")) == 0 else 1]
+    query, key, value = np.split(x, [x.shape[axis] - 2 * shared, x.shape[axis] - shared], axis)
+    turned, key = (_rotary(c, part, cosine, sine, places) for part in (query, key))
+    return _scatter(c, keys, key, starts), _scatter(c, values, value, starts), turned
+
+
+@kernel
+def _update_heads(
+    c: Compute, keys: te.Tensor, values: te.Tensor, x: te.Tensor, cosine: te.Tensor, sine: te.Tensor,
+    places: te.Tensor, starts: te.Tensor,
+) -> Any:  # fmt: skip
+    """A thread for each element of queries, keys and values: the first are stored, the others written into caches."""
+    (batch, heads, length, size), shared = c.outputs[2].static, c.shape(0)[1]
+    axis, cache = int(c.need("split")), _axis(c, 4)
+    counts = heads, shared, shared
+
+    def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
+        x, cosine, sine, places, starts = given
+        b, h, s, d, start, angle = (Var(name) for name in ("b", "h", "s", "d", "start", "angle"))
+        angles = [lambda at, one=one: widen(one[angle, at]) for one in (cosine, sine)]
+
+        def part(number: int, first: int) -> Stmt:
+            """The store of a query, a key or a value, whose heads begin at one of all."""
+            own = h - first
+            place = (b + number * batch, own) if axis == 0 else (b, h)
+
+            def element(at: Any) -> Expr:
+                return widen(x[(*place, s, at)])
+
+            value = element(d) if number == 2 else _turned(c, d, size, element, *angles)
+            at = [b, own, s, d]
+            if number:
+                at[cache] = at[cache] + start
+            return Store(made[(2, 0, 1)[number]], at, value.astype(x.dtype))
+
+        body: Stmt = If(h < heads + shared, part(1, heads), part(2, heads + shared))
+        body = Let(start, index_expr(starts[b]), If(h < heads, part(0, 0), body))
+        body = Let(angle, index_expr(places[b, s]), body)
+        for variable, extent in ((d, size), (s, length), (h, sum(counts)), (b, batch)):
+            body = For(variable, extent, body, annotations={INDEPENDENT: True})
+        return body
+
+    shapes, kinds = [kind.static for kind in c.outputs], [kind.dtype for kind in c.outputs]
+    return te.extern(shapes, [x, cosine, sine, places, starts], build, name="update_heads", dtype=kinds)
+
+
+register(
+    HEADS,
+    _infer_heads,
+    _heads,
+    _update_heads,
+    "opaque",
+    domain=DOMAIN,
+    takes="past_keys:float[_ _ _ _], past_values:past_keys[_ _ _ _], X:past_keys[_ _ _ _], cos_cache:past_keys, "
+    "sin_cache:past_keys, position_ids:index, write_indices:index[_]",
     traits="updates",
 )

@@ -338,7 +338,7 @@ register(
     _compute_layer,
     _layer_kind,
     takes="X:float, scale:float, B:float?",
-    traits="optional_outputs",
+    traits="optional_outputs rowwise",
 )
 
 
@@ -376,6 +376,7 @@ register(
     _compute_root_mean_square,
     "reduction",
     takes="X:float, scale:float",
+    traits="rowwise",
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from weft.core import model
-from weft.expr.nodes import Load
+from weft.expr.nodes import Const, Load
 from weft.expr.structural import structural_key
 from weft.loop.ir import Block, Store
 from weft.loop.tree import readers
@@ -56,6 +56,8 @@ def _may_inline(s: Schedule, block: Block, limits: Inlining) -> bool:
 
 def _fits(facts: Facts, store: Store, reader: Facts, count: int, limits: Inlining) -> bool:
     """Whether a reader may compute the values itself."""
+    if isinstance(store.value, Const) and facts.points == 1:
+        return True  # a number of the model
     if reader.is_ordered:
         return False
     # The same element read again is computed once: compilers see that.

@@ -10,6 +10,7 @@ refused; a record that a program does not take any more is passed over, with the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,14 @@ class Records:
     """Schedules by the keys of the programs that they are for."""
     algorithms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By the structure of a model, for values that its nodes make: labels of algorithms (`graph/passes/algorithms`)."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """For those that ship, what the planner chose when they were measured (`digest`): they hold beside that alone."""
+
+
+def with_traces(before: Records, found: Mapping[str, Trace], algorithms: Mapping[str, Mapping[str, str]]) -> Records:
+    """Records, and others that count before them."""
+    beside = {key: text for key, text in before.beside.items() if key not in found}
+    return Records({**before.traces, **found}, algorithms, beside)
 
 
 _NONE: Overrides = {}
@@ -53,7 +62,7 @@ def identity() -> list[list[str]]:
     found = records() or Records()
     given = [*sorted(in_force().items()), *sorted(found.traces.items())]
     chosen = [[key, repr(sorted(labels.items()))] for key, labels in sorted(found.algorithms.items())]
-    return [[name, trace.to_json()] for name, trace in given] + chosen
+    return [[name, trace.to_json()] for name, trace in given] + chosen + [list(one) for one in found.beside.items()]
 
 
 @contextmanager
@@ -93,6 +102,11 @@ def apply_override(schedule: Schedule, trace: Trace, name: str) -> None:
         said = f"its values lie in memory in a way that takes {len(begun)} steps first, and the given ones are others"
         raise ScheduleError("schedules", name, f"{said}: start from what `weft inspect --stage schedule` shows")
     schedule.replay(Trace(given[len(begun) :]))
+
+
+def digest(trace: Trace) -> str:
+    """What tells one trace from another."""
+    return hashlib.sha256(trace.to_json().encode()).hexdigest()[:16]
 
 
 def apply_record(schedule: Schedule, trace: Trace) -> bool:

@@ -21,13 +21,13 @@ import functools
 import heapq
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.expr.nodes import Buffer, Var
-from weft.loop.ir import Block
+from weft.loop.ir import Axis, Block
 from weft.plan.contraction import Contraction, contraction_of, is_sum_of_products, producers_of_epilogue
 from weft.plan.inline import Inlining, inline_producers
 from weft.plan.sketch import Point, Sketch
@@ -58,11 +58,18 @@ class Unit:
         """The contraction that the block is, where its operands are two loads."""
         return contraction_of(self.facts)
 
+    def is_open(self, axis: Axis) -> bool:
+        """Whether how long an axis is stays open; what it typically is stands in its place."""
+        return axis.var.name in self.schedule.func.annotations.get(OPEN, {}).get(self.facts.block.name, ())
+
     @property
     def name(self) -> str:
         """The name of the block that stores the result."""
         return self.facts.block.name if self.epilogue is None else self.epilogue.name
 
+
+OPEN = "open_axes"
+"""The note of a program that stands for one with open sizes: which axes of its blocks those are."""
 
 Match = Callable[[Unit], "Sketch | None"]
 """The sketch of a family for a unit; None for what it does not know."""
@@ -136,6 +143,14 @@ def picking(pick: Pick) -> Iterator[None]:
         yield
     finally:
         _PICK.reset(token)
+
+
+def avoiding(names: Collection[str]) -> AbstractContextManager[None]:
+    """Whatever is planned inside passes over some sketches."""
+    pick = _PICK.get()
+    if not names:
+        return picking(pick)
+    return picking(lambda unit, sketches: pick(unit, [sketch for sketch in sketches if sketch.name not in names]))
 
 
 def picks_by_default() -> bool:

@@ -12,17 +12,21 @@ an extent is; steps that hold for all sizes are what it would have to give in th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.core import model
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Buffer, Expr, Var, const, int_value
-from weft.expr.visit import substitute
+from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Func
+from weft.loop.passes.shift_tiles import NOTE as TILES
+from weft.loop.passes.support import linear
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
-from weft.loop.tree import block_path, blocks_in, loop_of, loop_path, loops_on
+from weft.loop.tree import block_path, blocks_in, loop_of, loop_path, loops_on, reduction_loops
 from weft.loop.visit import BufferReplacer, substitute_stmt
+from weft.plan.planner import OPEN, avoiding
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Step, Trace
 
@@ -36,11 +40,23 @@ def plan_typical(schedule: Schedule, target: Any, constants: Sequence[Buffer], s
         v: const(max(sizes.get(v.name, 0), model.LEAST_TYPICAL)) for v in schedule.func.size_vars
     }
     func, buffers = with_sizes(schedule.func, numbers)
-    twin = Schedule(func)
-    steps = twin.plan(target, [buffers.get(buffer, buffer) for buffer in constants])
-    with schedule.attempt("typical sizes") as tried:
-        _Replay(schedule, numbers).run(steps)
-    schedule.tried += twin.tried
+    is_open = {
+        block.name: [axis.var.name for axis in block.axes if int_value(axis.extent) is None]
+        for block in blocks_in(schedule.func.body)
+    }
+    met: dict[Var, Expr] = {v: const(sizes.get(v.name) or model.LEAST_TYPICAL) for v in numbers}
+    refused: set[str] = set()
+    while True:
+        twin = Schedule(func.replace(annotations={**func.annotations, OPEN: is_open}))
+        with avoiding(refused):
+            steps = twin.plan(target, [buffers.get(buffer, buffer) for buffer in constants])
+        with schedule.attempt("typical sizes") as tried:
+            _Replay(schedule, numbers, met, max(target.cores, 1)).run(steps)
+        schedule.tried += twin.tried
+        stood = {one.name for one in twin.tried if one and one.cost}
+        if tried or not stood:
+            break
+        refused |= stood  # other sketches may do without what an open size does not allow
     if not tried:
         schedule.plan(target, constants)
 
@@ -62,8 +78,8 @@ class _Replay:
     apart from the first that was cut along an open size: a quotient by an open size hides where a loop ends.
     """
 
-    def __init__(self, schedule: Schedule, numbers: Mapping[Var, Expr]) -> None:
-        self.schedule, self.numbers = schedule, numbers
+    def __init__(self, schedule: Schedule, numbers: Mapping[Var, Expr], met: Mapping[Var, Expr], cores: int) -> None:
+        self.schedule, self.numbers, self.met, self.cores = schedule, numbers, met, cores
         self.renamed: dict[str, str] = {}
 
     def run(self, trace: Trace) -> None:
@@ -109,28 +125,41 @@ class _Replay:
         return any(s.primitive == "parallel" and step.results[0] in s.arguments.values() for s in later)
 
     def together(self, loops: Sequence[str]) -> list[str]:
-        """The first of some loops that can be one; an open one alone, where those before it are of one round."""
-        kept, rounds = [loops[0]], int_value(self.extent(loops[0]))
-        for loop in loops[1:]:
-            extent = self.extent(loop)
-            if int_value(extent) is None and not isinstance(extent, Var):
-                return [loop] if rounds == 1 else kept
-            rounds = None if rounds is None or int_value(extent) is None else rounds * (int_value(extent) or 1)
-            kept.append(loop)
-        return kept
+        """The first of some loops that can be one, up to the next that was cut; where those are surely fewer rounds
+        than there are cores, the loops from such a one on that are typically most."""
+        extents = [self.extent(loop) for loop in loops]
+        typical = [int(evaluate(substitute(extent, self.met), {})) for extent in extents]
+        starts = [at for at, e in enumerate(extents) if not at or (int_value(e) is None and not isinstance(e, Var))]
+        runs = [range(start, end) for start, end in zip(starts, [*starts[1:], len(loops)])]
+        first = runs[0]
+        if math.prod(int_value(extents[at]) or 1 for at in first) < self.cores:
+            first = max(runs, key=lambda run: math.prod(typical[at] for at in run))
+        return [loops[at] for at in first]
 
     def whole_tiles(self) -> None:
-        """Sums in registers are computed for whole tiles, but those that most rounds of a loop are to leave out."""
+        """Sums in registers are computed for whole tiles, but those that most rounds of a loop are to leave out.
+
+        A tile is what lies inside the loops of the reduction: what is around them is tested once for a tile.
+        """
         for block in blocks_in(self.schedule.func.body):
             around = loops_on(block_path(self.schedule.func, block.name, "typical sizes"))
             if any(UNSWITCH in loop.annotations for loop in around):
                 continue
-            if not any(axis.kind == "reduce" for axis in block.axes) or block.writes[0].buffer.scope != "local":
+            summed = reduction_loops(block, around)
+            if not summed or block.writes[0].buffer.scope != "local":
                 continue
+            first = [loop.var in summed for loop in around].index(True)
+            inside = {loop.var for loop in around[first:] if int_value(loop.extent) != 1}
             for at, axis in enumerate(block.axes):
-                if axis.kind == "spatial" and int_value(axis.extent) is None:
-                    with self.schedule.attempt("whole tiles"):
-                        self.schedule.apply("overrun", block=block.name, axis=at)
+                if axis.kind == "spatial" and int_value(axis.extent) is None and uses_any(block.bindings[at], inside):
+                    form = linear(block.bindings[at]).terms
+                    own = [loop for loop in around[first:] if loop.var in form and loop.var not in summed]
+                    tile = math.prod(int_value(loop.extent) or 1 for loop in own)
+                    with self.schedule.attempt("whole tiles") as done:
+                        self.schedule.apply("overrun", block=block.name, axis=at, tile=tile)
+                    for loop in around[:first] if done else ():
+                        if form.get(loop.var) == tile:
+                            self.schedule.apply("annotate", target=loop.var.name, key=TILES, value=tile)
 
 
 def with_sizes(func: Func, numbers: Mapping[Var, Expr]) -> tuple[Func, dict[Buffer, Buffer]]:

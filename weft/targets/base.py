@@ -175,6 +175,33 @@ class Borrowed:
     keep: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Residence:
+    """How a launch lies on a machine of multiprocessors: what is counted, not measured."""
+
+    blocks: int
+    threads: int
+    """Of a block."""
+    registers: int
+    """Of a thread."""
+    shared_bytes: int
+    resident: int
+    """Blocks that a multiprocessor holds at a time."""
+    multiprocessors: int
+    multiprocessor_threads: int
+
+    @property
+    def waves(self) -> float:
+        """Blocks over those that the machine holds at a time: below 1 it is not full, a little above it is twice."""
+        return self.blocks / max(1, self.resident * self.multiprocessors)
+
+    @property
+    def occupancy(self) -> float:
+        """The part of the machine's threads that run at a time."""
+        held = min(self.resident, -(-self.blocks // self.multiprocessors))
+        return held * self.threads / self.multiprocessor_threads * min(1.0, self.blocks / self.multiprocessors)
+
+
 class Device(Protocol):
     """A device of this machine. Memory is whatever `allocate` gives; its start is a multiple of 16 bytes at least.
 
@@ -223,6 +250,10 @@ class Device(Protocol):
             return time.perf_counter() - begin
 
         return lambda: [measured(launch) for launch in launches]
+
+    def residence(self, launch: Any) -> Residence | None:
+        """How a bound launch lies on the machine; None where that is not known."""
+        return None
 
     def stream_of(self, given: Any) -> Any:
         """The stream that something of another library stands for (its handle, or an object that has one)."""
@@ -415,6 +446,8 @@ class Algorithms:
 
     attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = _optional()
     """For `fuse_attention`: the padded sizes of attention in one kernel, or None."""
+    open_attention: bool = False
+    """Whether it is asked about open sizes: of minus a typical number it gives minus the factor of what it pads to."""
     causal_block: int | None = None
     """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
     split_windows: bool = False
@@ -427,11 +460,17 @@ class Algorithms:
     """For `fix_weights`: a weight in fewer bytes, or None."""
     few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()
     """For `few_bits`: the type of bytes and the width of panels for a product of so many rows and columns, or None."""
+    dots: Callable[[Target], Mapping[tuple[str, str], int]] | None = _optional()
+    """For `fill_rows`: how many channels of images operators on a type multiply at once, and only so."""
+    signed: Callable[[Target], bool] | None = _optional()
+    """For `signed_data`: whether bytes are multiplied fast where both are signed, and not where one is."""
     narrow: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
     """For `narrow_weights`: whether so many rows wait for a weight of so many bytes."""
     merged: Callable[[Target], Callable[[int, int, Sequence[int], bool], bool]] | None = _optional()
     """For `merge_products`: whether products of so many rows (0: an open number) and elements with matrices of so many
     columns each are faster as one, where elementwise work on them is or is not an epilogue of theirs."""
+    streams: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
+    """For `fuse`: whether a product of so many rows of so many elements with constants computes the rows itself."""
     products: Callable[[Target, int, Mapping[Var, int]], Callable[[Node, Array], Sequence[Alternative]]] | None = (
         _optional("model_bytes", "sizes")
     )

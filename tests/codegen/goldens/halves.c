@@ -34,24 +34,22 @@ int32_t weft_fn_main(const int64_t *args, int64_t threads) {
     for (int32_t iio = 0; iio < 16; ++iio) {
       {
         const int64_t v1 = ((int64_t)io * 128) + ((int64_t)iio * 8);
-        const int64_t v2 = ((int64_t)io * 128) + ((int64_t)iio * 8);
-        const uint16_t v3 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2]))));
-        const uint16_t v4 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 1]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 1]))));
-        const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 2]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 2]))));
-        const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 3]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 3]))));
-        const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 4]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 4]))));
-        const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 5]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 5]))));
-        const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 6]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 6]))));
-        const uint16_t v10 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 7]) * 2.0f), weft_round_half(weft_from_bfloat(B[v2 + 7]))));
-        const int64_t v11 = ((int64_t)io * 128) + ((int64_t)iio * 8);
-        C[v11] = v3;
-        C[v11 + 1] = v4;
-        C[v11 + 2] = v5;
-        C[v11 + 3] = v6;
-        C[v11 + 4] = v7;
-        C[v11 + 5] = v8;
-        C[v11 + 6] = v9;
-        C[v11 + 7] = v10;
+        const uint16_t v2 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1]))));
+        const uint16_t v3 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 1]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 1]))));
+        const uint16_t v4 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 2]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 2]))));
+        const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 3]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 3]))));
+        const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 4]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 4]))));
+        const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 5]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 5]))));
+        const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 6]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 6]))));
+        const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(A[v1 + 7]) * 2.0f), weft_round_half(weft_from_bfloat(B[v1 + 7]))));
+        C[v1] = v2;
+        C[v1 + 1] = v3;
+        C[v1 + 2] = v4;
+        C[v1 + 3] = v5;
+        C[v1 + 4] = v6;
+        C[v1 + 5] = v7;
+        C[v1 + 6] = v8;
+        C[v1 + 7] = v9;
       }
     }
   }

@@ -29,17 +29,15 @@ __kernel __attribute__((reqd_work_group_size(16, 1, 1))) void weft_fn_main_0(__g
   {
     const int32_t v1 = (io * 128) + (iio * 8);
     const ushort8 v2 = vload8(0, A + v1);
-    const int32_t v3 = (io * 128) + (iio * 8);
-    const ushort8 v4 = vload8(0, B + v3);
-    const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s0) * 2.0f), weft_round_half(weft_from_bfloat(v4.s0))));
-    const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s1) * 2.0f), weft_round_half(weft_from_bfloat(v4.s1))));
-    const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s2) * 2.0f), weft_round_half(weft_from_bfloat(v4.s2))));
-    const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s3) * 2.0f), weft_round_half(weft_from_bfloat(v4.s3))));
-    const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s4) * 2.0f), weft_round_half(weft_from_bfloat(v4.s4))));
-    const uint16_t v10 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s5) * 2.0f), weft_round_half(weft_from_bfloat(v4.s5))));
-    const uint16_t v11 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s6) * 2.0f), weft_round_half(weft_from_bfloat(v4.s6))));
-    const uint16_t v12 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s7) * 2.0f), weft_round_half(weft_from_bfloat(v4.s7))));
-    const int32_t v13 = (io * 128) + (iio * 8);
-    vstore8((ushort8)(v5, v6, v7, v8, v9, v10, v11, v12), 0, C + v13);
+    const ushort8 v3 = vload8(0, B + v1);
+    const uint16_t v4 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s0) * 2.0f), weft_round_half(weft_from_bfloat(v3.s0))));
+    const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s1) * 2.0f), weft_round_half(weft_from_bfloat(v3.s1))));
+    const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s2) * 2.0f), weft_round_half(weft_from_bfloat(v3.s2))));
+    const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s3) * 2.0f), weft_round_half(weft_from_bfloat(v3.s3))));
+    const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s4) * 2.0f), weft_round_half(weft_from_bfloat(v3.s4))));
+    const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s5) * 2.0f), weft_round_half(weft_from_bfloat(v3.s5))));
+    const uint16_t v10 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s6) * 2.0f), weft_round_half(weft_from_bfloat(v3.s6))));
+    const uint16_t v11 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.s7) * 2.0f), weft_round_half(weft_from_bfloat(v3.s7))));
+    vstore8((ushort8)(v4, v5, v6, v7, v8, v9, v10, v11), 0, C + v1);
   }
 }

@@ -34,18 +34,16 @@ extern "C" __global__ __launch_bounds__(16, 1) void weft_fn_main_0(const uint16_
   {
     const int32_t v1 = (io * 128) + (iio * 8);
     const uint16_x8 v2 = *(const uint16_x8 *)(A + v1);
-    const int32_t v3 = (io * 128) + (iio * 8);
-    const uint16_x8 v4 = *(const uint16_x8 *)(B + v3);
-    const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[0]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[0]))));
-    const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[1]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[1]))));
-    const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[2]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[2]))));
-    const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[3]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[3]))));
-    const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[4]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[4]))));
-    const uint16_t v10 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[5]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[5]))));
-    const uint16_t v11 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[6]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[6]))));
-    const uint16_t v12 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[7]) * 2.0f), weft_round_half(weft_from_bfloat(v4.lane[7]))));
-    const int32_t v13 = (io * 128) + (iio * 8);
-    const uint16_x8 packed = {{v5, v6, v7, v8, v9, v10, v11, v12}};
-    *(uint16_x8 *)(C + v13) = packed;
+    const uint16_x8 v3 = *(const uint16_x8 *)(B + v1);
+    const uint16_t v4 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[0]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[0]))));
+    const uint16_t v5 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[1]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[1]))));
+    const uint16_t v6 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[2]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[2]))));
+    const uint16_t v7 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[3]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[3]))));
+    const uint16_t v8 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[4]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[4]))));
+    const uint16_t v9 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[5]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[5]))));
+    const uint16_t v10 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[6]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[6]))));
+    const uint16_t v11 = weft_to_half(weft_max_float(weft_round_half(weft_from_half(v2.lane[7]) * 2.0f), weft_round_half(weft_from_bfloat(v3.lane[7]))));
+    const uint16_x8 packed = {{v4, v5, v6, v7, v8, v9, v10, v11}};
+    *(uint16_x8 *)(C + v1) = packed;
   }
 }

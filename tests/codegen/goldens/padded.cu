@@ -9,8 +9,10 @@ extern "C" __global__ __launch_bounds__(64) void weft_fn_main_0(const float *__r
   if (i_1o < ((n + 63) >> 6)) {
     if ((((int64_t)i_1o * 64) + (int64_t)i_1i) < n) {
       const bool v1 = 1 <= (((int64_t)i_1o * 64) + (int64_t)i_1i);
-      const bool v2 = ((((int64_t)i_1o * 64) + (int64_t)i_1i) + 1) < n;
-      C[((int64_t)i_1o * 64) + (int64_t)i_1i] = expf(v1 ? A[(((int64_t)i_1o * 64) + (int64_t)i_1i) - 1] : 0.0f) + (v2 ? A[(((int64_t)i_1o * 64) + (int64_t)i_1i) + 1] : 0.0f);
+      const float v2 = v1 ? A[(((int64_t)i_1o * 64) + (int64_t)i_1i) - 1] : 0.0f;
+      const bool v3 = ((((int64_t)i_1o * 64) + (int64_t)i_1i) + 1) < n;
+      const float v4 = v3 ? A[(((int64_t)i_1o * 64) + (int64_t)i_1i) + 1] : 0.0f;
+      C[((int64_t)i_1o * 64) + (int64_t)i_1i] = expf(v2) + v4;
     }
   }
 }

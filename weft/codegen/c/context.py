@@ -171,6 +171,16 @@ class Context:
         """A name for a value; the text itself where no statement may stand or nothing is gained."""
         if self.conditional or re.fullmatch(r"[\w.]+|\(-?[\w.]+\)", text):
             return text
+        wanted, start = f" = {bare(text)};", f"{'  ' * self.depth}const {kind} "
+        for line in reversed(self.lines):  # of a statement that says the same twice
+            if not line.startswith("const ", 2 * self.depth):
+                break
+            if (
+                line.startswith(start)
+                and line.endswith(wanted)
+                and (name := line[len(start) : -len(wanted)]).isidentifier()
+            ):
+                return name
         self._count += 1
         name = f"v{self._count}"
         while name in self._taken:

@@ -89,6 +89,8 @@ class Dialect:
     """What the prelude needs besides where the program speaks of float64."""
     wait: str = ""
     """The first line of a kernel on a machine that launches it while the one before runs."""
+    ahead: str = ""
+    """What stands before that for a constant of which each block reads a part: its name, elements of a part, bytes."""
 
 
 _CUDA_FUNCTIONS = {
@@ -165,6 +167,9 @@ CUDA = Dialect(
     infinity=("__int_as_float(0x7f800000)", "__longlong_as_double(0x7ff0000000000000LL)"),
     nan=("__int_as_float(0x7fc00000)", "__longlong_as_double(0x7ff8000000000000LL)"),
     unroll="#pragma unroll", vectors="struct", static_shared_bytes=48 * 1024, functions=_CUDA_FUNCTIONS,
+    # What a block will read of constants comes into the cache while the kernel before it still runs.
+    ahead='  if (threadIdx.x + threadIdx.y == 0) '
+    'asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"({0} + (int64_t)blockIdx.x * {1}), "r"({2}));',
     # Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order
     # no block is there while a kernel before the one it waits for runs, whose data the caches near it might hold.
     wait='  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");',

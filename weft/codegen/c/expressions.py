@@ -203,7 +203,9 @@ def _select(c: Context, e: Select) -> list[str]:
     conditions = c.lanes(condition)
     if len(conditions) == 1:
         conditions = [c.temporary("bool", conditions[0])] * e.dtype.lanes
-    return [f"({t} ? {a} : {b})" for t, a, b in zip(conditions, _guarded(c, e.then), _guarded(c, e.otherwise))]
+    texts = [f"({t} ? {a} : {b})" for t, a, b in zip(conditions, _guarded(c, e.then), _guarded(c, e.otherwise))]
+    kind = types.register_type(e.dtype.scalar)
+    return [c.temporary(kind, text) for text in texts] if harmful and e.dtype.lanes == 1 else texts
 
 
 def _branch(c: Context, condition: Expr, e: Select) -> list[str]:

@@ -159,9 +159,19 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     facts = getattr(module.machine, "threads", None)
-    first = [dialect.wait] if facts is not None and facts.overlaps_launches else []
+    first = [*_ahead(c, launch), dialect.wait] if facts is not None and facts.overlaps_launches else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
+
+
+def _ahead(c: Context, launch: Launch) -> list[str]:
+    """What is asked for before a kernel waits: parts of constants, as a schedule says by the annotation "fetched_ahead"
+    of the loop over blocks."""
+    named = {param.name: param for param in launch.params if isinstance(param, Buffer)}
+    loops = [s for s in walk_stmts(launch.body) if isinstance(s, For) and s.kind == "thread"]
+    wanted = [one for loop in loops for one in loop.annotations.get("fetched_ahead", ()) if one[0] in named]
+    return [c.dialect.ahead.format(c.names[named[name]], step, count * named[name].dtype.bytes)
+            for name, step, count in wanted if c.dialect.ahead]  # fmt: skip
 
 
 def _bounds(module: Module, launch: Launch) -> str:

@@ -82,7 +82,7 @@ def _alike(c: Context, stmts: Sequence[Stmt], at: int) -> int:
 
 def _calls(e: Expr) -> list[Call]:
     """The functions in an expression whose arguments can be computed whatever the rest is, inner ones first."""
-    if isinstance(e, (Load, Select)):
+    if not e.holds & Call.bit or isinstance(e, (Load, Select)):
         return []
     found = [call for child in children(e) for call in _calls(child)]
     if isinstance(e, Call) and e.name in vector_math.CHAINS and e.dtype.lanes > 1 and e.dtype.bits <= 32:

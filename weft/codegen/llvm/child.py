@@ -44,6 +44,11 @@ def same_machine(triple: str, other: str) -> bool:
     return a[0] == b[0] and a[2:3] == b[2:3]
 
 
+def is_arm(triple: str) -> bool:
+    """Whether a triple names a processor with 31 registers for addresses."""
+    return triple.startswith(("aarch64", "arm64"))
+
+
 def _initialize(triple: str) -> None:
     native = same_machine(triple, host_triple())
     kind = "native" if native else "all"
@@ -81,8 +86,9 @@ def target_machine(triple: str, cpu: str, features: str) -> Any:
 def optimize(module: Any, machine: Any, tuning: str) -> Any:
     """Runs LLVM's passes over a module, in place: few where the schedule has shaped the loops, else all of them.
 
-    `python -m benchmarks.llvm_settings` compares the two ways: shaped kernels get no slower by the short one, which
-    together with `_SETTINGS` takes half of LLVM's time away.
+    `python -m benchmarks.llvm_settings` compares the ways: shaped kernels get no slower by the short one, which
+    together with `_SETTINGS` takes half of LLVM's time away. Where terms of addresses stand outside of loops already
+    (`Context.place`) two passes are enough: tiles become registers, and short loops straight code.
     """
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=_LEVELS[tuning])
@@ -98,7 +104,12 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     inline = llvm.create_new_module_pass_manager()
     inline.add_always_inliner_pass()
     inline.run(module, builder)
-    simplify = builder.getFunctionPassManager()
+    if is_arm(machine.triple):
+        simplify = llvm.create_new_function_pass_manager()
+        simplify.add_sroa_pass()
+        simplify.add_loop_unroll_pass()
+    else:
+        simplify = builder.getFunctionPassManager()
     for function in module.functions:
         if not function.is_declaration:
             simplify.run(function, builder)
@@ -137,7 +148,7 @@ def emit(module: Any, request: dict[str, str]) -> bytes:
     assigned.
     """
     triple, features, tuning = request["triple"], request["features"], request["tuning"]
-    settings = _SETTINGS.get(tuning, ()) if triple.startswith(("aarch64", "arm64")) else ()
+    settings = _SETTINGS.get(tuning, ()) if is_arm(triple) else ()
     if settings:
         features = f"{features},-use-postra-scheduler".lstrip(",")
     machine = target_machine(triple, request["cpu"], features)

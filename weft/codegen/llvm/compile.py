@@ -45,12 +45,12 @@ _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
 
 
 def tuning_of(ir_text: str) -> str:
-    """What LLVM should add to a program: next to nothing where its loops have vectors of their own ("shaped", or
-    "straight" where they hold much more than a register tile), its vectorizers where they do not ("plain"), else both
-    ("mixed").
+    """What LLVM should add to a program: next to nothing where its loops have vectors of their own, or there are none
+    ("shaped", or "straight" where they hold much more than a register tile), its vectorizers where they do not
+    ("plain"), else both ("mixed").
     """
     if not _VECTOR.search(ir_text):
-        return "plain"
+        return "plain" if " = phi " in ir_text else "shaped"
     loops, products = len(_SHAPED_LOOP.findall(ir_text)), len(_PRODUCT.findall(ir_text))
     if not products or 2 * len(_SCALAR_LOOP.findall(ir_text)) > loops:
         return "mixed"  # what only moves data is short, and gains from unrolling

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from weft.codegen.llvm import types
 from weft.codegen.llvm.analysis import Interval
 from weft.core.errors import InternalError, TargetError
-from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Sub, Var
+from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Mul, Sub, Var
 
 
 class Machine(Protocol):
@@ -68,6 +68,10 @@ Emitter = Callable[["Context", Call], str]
 StmtHandler = Callable[["Context", Any], None]
 
 
+Home = tuple[int, list[str]]
+"""Where instructions that need just a variable can still be added: how many names are known there, and lines."""
+
+
 class Module:
     """An LLVM module as text, and what all its functions share."""
 
@@ -84,8 +88,7 @@ class Module:
         self.overlapping: set[str] = set()
         """Parameters that the caller may place into one another's memory: nothing is promised about those."""
         self._access: dict[Buffer | None, tuple[int, str]] = {}
-        arch = machine.triple.split("-")[0]
-        self.is_aarch64 = arch.startswith(("aarch64", "arm64"))
+        self.is_aarch64 = machine.triple.startswith(("aarch64", "arm64"))
 
     def declare(self, result: str, name: str, parameters: Sequence[str]) -> None:
         """Makes sure that a function is declared."""
@@ -135,7 +138,11 @@ class Context:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.lines: list[str] = []
+        self.lines: list[str | list[str]] = []
+        self.homes: dict[Var, Home] = {}
+        self.sums: dict[Var, list[tuple[Home, str, int]]] = {}
+        """Variables of this function that are sums of such with homes."""
+        self.late: dict[str, str] = {}
         self.common: dict[str, str] = {}
         self.loaded: dict[str, dict[str, str]] = {}
         """The loads of this block that nothing was stored over, by what is known of their buffer."""
@@ -314,11 +321,59 @@ class Context:
         """
         base, kind = self.base(buffer), types.memory_type(buffer.dtype)
         if self.module.is_aarch64 and (type(index) is Add or type(index) is Sub) and type(index.b) is Const:
-            common, offset = self.value(index.a), index.b.value * buffer.dtype.bytes
-            near = self.once(f"getelementptr {kind}, ptr {base}, i64 {common}")
+            near = self.place(buffer, base, kind, index.a)
+            near = near or self.once(f"getelementptr {kind}, ptr {base}, i64 {self.value(index.a)}")
+            offset = index.b.value * buffer.dtype.bytes
             return self.once(f"getelementptr i8, ptr {near}, i64 {offset if type(index) is Add else -offset}")
+        if self.module.is_aarch64 and not isinstance(index, str):
+            found = self.place(buffer, base, kind, index)
+            if found is not None:
+                return found
         number = index if isinstance(index, str) else self.value(index)
         return base if number == "0" else self.once(f"getelementptr{flags} {kind}, ptr {base}, i64 {number}")
+
+    def place(self, buffer: Buffer, base: str, kind: str, index: Expr) -> str | None:
+        """The address of an element, each term of its index added where its variable gets its value: what LLVM's motion
+        out of loops would do, if it were asked. None where no term is just a variable's.
+        """
+        if buffer in self.private:
+            return None
+        homed, rest = self.terms(index)
+        place = base
+        for (names, lines), value, factor in sorted(homed, key=lambda step: step[0][0]):
+            if base.startswith("%v") and int(base[2:]) > names:
+                return None
+            if factor != 1:
+                value = self._late(lines, f"mul i64 {value}, {factor}")
+            place = self._late(lines, f"getelementptr {kind}, ptr {place}, i64 {value}")
+        for term in rest if homed else ():
+            place = self.once(f"getelementptr {kind}, ptr {place}, i64 {self.value(term)}")
+        return place if homed else None
+
+    def _late(self, lines: list[str], text: str) -> str:
+        found = self.late.get(text)
+        if found is None:
+            found = self.late[text] = self.fresh()
+            lines.append(f"  {found} = {text}")
+        return found
+
+    def terms(self, index: Expr) -> tuple[list[tuple[Home, str, int]], list[Expr]]:
+        """The terms of a sum: those that are a variable with a home, each with its factor, and the others."""
+        if type(index) is Add:
+            (homed, rest), (more, others) = self.terms(index.a), self.terms(index.b)
+            return homed + more, rest + others
+        var, factor = (index.a, index.b.value) if type(index) is Mul and type(index.b) is Const else (index, 1)
+        if type(var) is not Var or var not in self.homes:
+            return [], [index]
+        if factor == 1 and var in self.sums:
+            return self.sums[var], []
+        return [(self.homes[var], self.values[var], factor)], []
+
+    def settle(self, *variables: Var) -> None:
+        """Notes that these variables have their values here."""
+        lines: list[str] = []
+        self.lines.append(lines)
+        self.homes.update(dict.fromkeys(variables, (self._count, lines)))
 
     def base(self, buffer: Buffer) -> str:
         """The base pointer of a buffer."""
@@ -355,7 +410,8 @@ class Context:
 
     def text(self, header: str) -> str:
         """The finished function."""
-        return "\n".join([header + " {", "entry:", *self.entry, *self.lines, "}"])
+        lines = [line for one in self.lines for line in ((one,) if type(one) is str else one)]
+        return "\n".join([header + " {", "entry:", *self.entry, *lines, "}"])
 
 
 def _type_of(argument: str) -> str:

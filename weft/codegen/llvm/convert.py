@@ -131,7 +131,7 @@ def _round_to_odd(c: Context, value: str, lanes: int) -> str:
 def _floats_to_integers(c: Context, value: str, source: DType, to: DType) -> str:
     """A vector of floats as integers of at most 32 bits: held within their range first, NaN to 0.
 
-    LLVM has an intrinsic for that, but takes vectors of it apart into single elements.
+    LLVM has an intrinsic for that: one instruction on AArch64, but elsewhere it takes vectors of it apart.
     """
     lanes, kind, flags = source.lanes, types.llvm_type(source), types.vector("i1", source.lanes)
     wide, element = types.vector("i32", lanes), types.llvm_type(source.with_lanes(1))
@@ -174,7 +174,8 @@ def convert(c: Context, value: str, source: DType, to: DType) -> str:
         return c.emit(f"fcmp une {a} {value}, {zero}" if source.is_float else f"icmp ne {a} {value}, {zero}")
     if source.is_float and to.is_float:
         return c.emit(f"{'fpext' if to.bits > source.bits else 'fptrunc'} {a} {value} to {b}")
-    if source.is_float and lanes > 1 and (to.bits < 32 or (to.bits == 32 and to.is_signed)):
+    native = c.module.is_aarch64 and source.bits == 32
+    if source.is_float and lanes > 1 and not native and (to.bits < 32 or (to.bits == 32 and to.is_signed)):
         return _floats_to_integers(c, value, source, to)
     if source.is_float:
         name = f"llvm.fpto{'s' if to.is_signed else 'u'}i.sat.{types.mangle(b)}.{types.mangle(a)}"

@@ -10,11 +10,14 @@ where LLVM turns those with constant indices into registers; larger ones come fr
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.codegen.llvm import abreast, calls, memory, types
 from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
 from weft.codegen.llvm.context import Context, Module, StmtHandler
+from weft.core.dtypes import INDEX
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import (
@@ -35,9 +38,9 @@ from weft.expr.nodes import (
     maximum,
     product,
 )
-from weft.expr.visit import children, walk, walk_once
+from weft.expr.visit import children, free_vars, walk, walk_once
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
-from weft.loop.visit import child_exprs, walk_stmts
+from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 from weft.runtime.faults import NO_MEMORY, OUTSIDE
 
 _LOCAL_LIMIT = 64 * 1024
@@ -63,6 +66,11 @@ def _seq(c: Context, s: Seq) -> None:
 
 def _let(c: Context, s: Let) -> None:
     name(c, s.var, s.value, c.value(s.value))
+    if s.var.dtype is INDEX:
+        homed, rest = c.terms(s.value)
+        c.settle(s.var)
+        if not rest:
+            c.sums[s.var] = homed
     c.run(s.body)
 
 
@@ -100,7 +108,9 @@ def _if(c: Context, s: If) -> None:
 
 
 def _has_vectors(s: Stmt) -> bool:
-    return any(e.dtype.lanes > 1 for stmt in walk_stmts(s) for e in child_exprs(stmt))
+    if any(e.dtype.lanes > 1 for e in child_exprs(s)):
+        return True
+    return any(_has_vectors(child) for child in child_stmts(s))
 
 
 def _hints(c: Context, s: For) -> str:
@@ -129,6 +139,7 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     phi = len(c.lines)
     c.lines.append("")
     c.values[s.var] = variable if rounds is None else _turned(c, variable, first, end, c.values[rounds])
+    c.settle(s.var)
     c.run(s.body)
     c.lines[phi] = f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{c.label} ]"
     c.line(f"{following} = add nuw nsw i64 {variable}, 1")
@@ -225,6 +236,7 @@ class _Environment:
             c.values[var] = c.emit(f"load {types.llvm_type(var.dtype)}, ptr {self.field(c, pointer, number)}")
         for number, buffer in enumerate(self.buffers, 1 + len(self.variables)):
             c.pointers[buffer] = c.emit(f"load ptr, ptr {self.field(c, pointer, number)}")
+        c.settle(*(var for var in self.variables if var.dtype is INDEX))
 
 
 def _mentioned(c: Context, var: Var) -> set[Var]:
@@ -271,7 +283,12 @@ def _outline(outer: Context, s: For, environment: _Environment, symbol: str) -> 
     c.aligned, c.base_slots, c.slots_used = dict(outer.aligned), dict(outer.base_slots), dict(outer.slots_used)
     c.ranges, c.divisors, c.definitions = dict(outer.ranges), dict(outer.divisors), dict(outer.definitions)
     environment.unpack(c, "%env")
-    _loop(c, s, "%begin", "%end", True, environment.rounds)
+    body, buffers = s.body, []
+    while isinstance(body, Allocate) and s.var not in free_vars(*body.buffer.shape, *(body.buffer.strides or ())):
+        buffers.append(body.buffer)  # memory that an iteration takes first serves all of them
+        body = body.body
+    inner = s.replace(body=body)
+    _with_memory(c, buffers, lambda: _loop(c, inner, "%begin", "%end", True, environment.rounds))
     wrong = calls.remembered(c)
     if wrong is not None:
         bad, good = c.new_label("outside"), c.new_label("inside")
@@ -320,7 +337,14 @@ def _constant_size(buffer: Buffer) -> int | None:
 
 
 def _allocate(c: Context, s: Allocate) -> None:
-    buffer = s.buffer
+    _with_memory(c, [s.buffer], lambda: c.run(s.body))
+
+
+def _with_memory(c: Context, buffers: Sequence[Buffer], run: Callable[[], None]) -> None:
+    """Runs what needs memory for some buffers."""
+    if not buffers:
+        return run()
+    buffer, inside = buffers[0], functools.partial(_with_memory, c, buffers[1:], run)
     facts = c.module.machine.scopes.get(buffer.scope)
     if facts is None:
         known = ", ".join(c.module.machine.scopes)
@@ -328,7 +352,7 @@ def _allocate(c: Context, s: Allocate) -> None:
             f"buffer {buffer.name!r}: {c.module.machine.name} has no memory scope {buffer.scope!r}; it has {known}"
         )
     if facts.slot_bytes:
-        return _allocate_slots(c, s, facts)
+        return _in_slots(c, buffer, facts, inside)
     size = _constant_size(buffer)
     if size is not None and size <= (_LOCAL_LIMIT if buffer.scope == "local" else _STACK_LIMIT):
         count = max(size // buffer.dtype.bytes, 1)
@@ -336,13 +360,13 @@ def _allocate(c: Context, s: Allocate) -> None:
         c.pointers[buffer] = c.alloca(f"[{count} x {types.memory_type(buffer.dtype)}]", alignment)
         c.aligned[buffer] = alignment
         c.private.add(buffer)
-        return c.run(s.body)
+        return inside()
     bytes_needed = str(size) if size is not None else _symbolic_size(c, buffer)
     pointer = c.call("ptr", "weft_allocate", [f"i64 {bytes_needed}"])
     fail_if(c, c.emit(f"icmp eq ptr {pointer}, null"))
     c.pointers[buffer], c.aligned[buffer] = pointer, _ALIGNMENT
     c.heap.append(pointer)
-    c.run(s.body)
+    inside()
     c.heap.pop()
     c.call("void", "weft_release", [f"ptr {pointer}"])
 
@@ -365,9 +389,9 @@ def _approximate(c: Context, e: Any) -> str:
     return c.emit(f"sitofp i64 {c.value(e)} to double")
 
 
-def _allocate_slots(c: Context, s: Allocate, facts: Any) -> None:
+def _in_slots(c: Context, buffer: Buffer, facts: Any, run: Callable[[], None]) -> None:
     """A buffer in a register scope takes the next free slots while its body runs."""
-    buffer, size = s.buffer, _constant_size(s.buffer)
+    size = _constant_size(buffer)
     if size is None:
         raise TargetError(f"buffer {buffer.name!r} in scope {buffer.scope!r} needs a constant size")
     needed = -(-size // int(facts.slot_bytes))
@@ -379,7 +403,7 @@ def _allocate_slots(c: Context, s: Allocate, facts: Any) -> None:
         )
     c.base_slots[buffer] = used
     c.slots_used[buffer.scope] = used + needed
-    c.run(s.body)
+    run()
     c.slots_used[buffer.scope] = used
 
 

@@ -191,8 +191,9 @@ class Writer(Code):
 
     def bytes(self, scope: Scope, value: Value) -> str:
         """The bytes of a value."""
-        kind = value.tensor
-        return self.whole([self.size(scope, dim) for dim in kind.dims], kind.numpy.itemsize)
+        layouts, kind = scope.part.layouts, value.tensor
+        dims = layouts[value].shape(kind.dims) if value in layouts else kind.dims
+        return self.whole([self.size(scope, dim) for dim in dims], kind.numpy.itemsize)
 
     def whole(self, dims: Iterable[str], item: int) -> str:
         """Sizes times the bytes of an element."""
@@ -225,9 +226,7 @@ class Writer(Code):
             if isinstance(item, View):
                 scope.same[item.output] = scope.root(item.source)
             elif isinstance(item, Launch):
-                before = updated_by(item)
-                if before is not None:
-                    scope.same[item.writes[0]] = scope.root(before)
+                scope.same.update({made: scope.root(before) for before, made in updated_by(item)})
                 made_by.update({value: at for value in item.writes if scope.root(value) is value})
             elif not isinstance(item, Grow):
                 escaping.update(_read(item))
@@ -236,9 +235,8 @@ class Writer(Code):
         lives = {}
         for value, at in made_by.items():
             if value.tensor.is_static and value not in scope.escaping:
-                layout = part.layouts.get(value)
-                shape = value.tensor.static if layout is None else layout.shape(value.tensor.static)
-                size = int(np.prod(shape, dtype=np.int64)) * value.tensor.numpy.itemsize
+                kind = part.layouts[value].stored(value.tensor) if value in part.layouts else value.tensor
+                size = int(np.prod(kind.static, dtype=np.int64)) * kind.numpy.itemsize
                 lives[value] = Life(size, at, last[value])
         plan = plan_memory(lives, None, self.target.part_bytes)
         for value in lives:
@@ -332,14 +330,14 @@ class Writer(Code):
         """One call of a kernel."""
         read = [a if isinstance(a, Value) else a[0] for a in item.arguments]
         self.positive(scope, (*read, *item.writes))
-        before = updated_by(item)
+        updated = {made: before for before, made in updated_by(item)}
         for value in item.writes:
             if scope.root(value) in scope.offsets:
                 continue
-            if before is None:
-                self.allocate(scope, value)
+            if value in updated:
+                self.put(scope, value, self.operand(scope, updated[value]))
             else:
-                self.put(scope, value, self.operand(scope, before))
+                self.allocate(scope, value)
         places = [self.argument(scope, one) for one in item.arguments]
         places += [self.size(scope, var) for var in item.sizes]
         self._longest = max(self._longest, len(places))

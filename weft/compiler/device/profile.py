@@ -49,6 +49,9 @@ class TimedDeviceRunner(DeviceRunner):
         held = self._timers.get(key)
         if held is None or any(a is not b for a, b in zip(held[0], bases)):
             calls = values.slot.model.launches(step, bases, values.slot.arena, values.slot.errors)
+            for row, call in zip(self._rows[at], calls):
+                found = map(values.device.residence, call)
+                self._recorder.kernels[row].launches = [one for one in found if one is not None]
             timer = values.device.timer([launch for call in calls for launch in call])
             held = self._timers[key] = (bases, [len(call) for call in calls], timer)
         begin = time.perf_counter_ns()

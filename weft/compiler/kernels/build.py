@@ -31,14 +31,17 @@ from weft.core.errors import ExpressionError
 from weft.core.knobs import knobs
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
+from weft.expr.visit import free_vars
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.layout import Layout
+from weft.graph.shapes import typical
 from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
+from weft.loop.passes.keep_wide import keep_wide
 from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.regions import conjuncts
 from weft.loop.tree import BUFFER_NOTES, blocks_in
 from weft.loop.verifier import verify
-from weft.plan.overrides import apply_override, apply_record, records
+from weft.plan.overrides import Records, apply_override, apply_record, digest, records
 from weft.plan.planner import picks_by_default
 from weft.plan.typical import plan_typical
 from weft.runtime.cache_folder import cache_folder
@@ -218,8 +221,11 @@ class KernelCompiler:
                 made[0].code.result()  # what a user gave is refused here
             return made
         text = program_text(program, fixed)
-        in_use = records()
-        record = in_use.traces.get(program_key(text)) if in_use is not None and in_use.traces else None
+        in_use = records() or Records()
+        name = program_key(text) if in_use.traces else ""
+        record = in_use.traces.get(name)
+        if record is not None and not self._holds(program, fixed, in_use.beside.get(name)):
+            record = None
         # Everything that a choice may use: the program, the facts, the record.
         described = f"{self.machine}|{'' if record is None else record.to_json()}|{self._typical(program)}|{text}"
         key = hashlib.sha256(described.encode()).hexdigest()
@@ -234,9 +240,18 @@ class KernelCompiler:
         self._handed[key] = found[0]
         return found
 
+    def _holds(self, program: GroupProgram, fixed: list[Buffer], beside: str | None) -> bool:
+        """Whether the planner chooses what it chose when a record was measured, where that is known."""
+        if beside is None:
+            return True
+        own = program.schedule.copy()
+        own.plan(self.target, fixed)
+        return digest(own.trace) == beside
+
     def _typical(self, program: GroupProgram) -> dict[str, int]:
         """What a program's open sizes typically are."""
-        return {name: self.typical[var] for name, var in program.sizes.items() if var in self.typical}
+        known = {name: size for name, size in program.sizes.items() if all(v in self.typical for v in free_vars(size))}
+        return dict(zip(known, typical(known.values(), self.typical)))
 
     def _make(
         self,
@@ -268,7 +283,7 @@ class KernelCompiler:
 
     def _generated(self, func: Func, label: str) -> Kernel:
         if self.target.on_device:
-            program = self.target.generate(self.target.lower(func))
+            program = self.target.generate(self.target.lower(func if knobs.exact else keep_wide(func)))
             return Kernel(program.name, label, func, program=program)
         job, send = Job(lambda: self.code(func, label)), elsewhere.get()
         asked = None if send is None else send(func, self.target)

@@ -14,13 +14,30 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core import model
-from weft.expr.nodes import Add, Buffer, Const, Expr, FloorDiv, FloorMod, Load, Mul, Select, Var, const, int_value
+from weft.expr.nodes import (
+    Add,
+    Buffer,
+    Const,
+    Expr,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Mul,
+    Select,
+    Var,
+    const,
+    index_expr,
+    int_value,
+)
+from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any, walk
 from weft.graph.ir import Value
 from weft.graph.passes.layout import CHANNEL, Layout
 from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store, seq
 from weft.loop.tree import blocks_in, taken_names, unique_name
 from weft.loop.visit import walk_exprs, walk_stmts
+from weft.ops.convolution_winograd import SUMS
+from weft.schedule.facts import names_of
 from weft.schedule.schedule import Schedule
 
 Access = tuple[Buffer, Sequence[Expr]]
@@ -181,6 +198,8 @@ def _split_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
             with schedule.attempt(f"axes of {block.name} as its operands lie") as tried:
                 if found is not None:
                     schedule.apply("split_axis", block=block.name, axis=found[0].name, factor=found[1])
+                elif whole is not None and SUMS in names_of(schedule):  # whose sketch wants blocks, were it one
+                    schedule.apply("split_axis", block=block.name, axis=whole.name, factor=spatial[whole])
                 elif whole is not None:
                     schedule.apply("last_axis", block=block.name, axis=whole.name)
                     _follow(schedule, block.name, whole, stored, accesses)
@@ -272,19 +291,16 @@ def fill_borders(func: Func, outputs: Sequence[tuple[Buffer, Layout]]) -> Func:
     taken = taken_names(func)
     fills: list[Stmt] = []
     for buffer, layout in outputs:
-        sizes = [int_value(size) or 0 for size in buffer.shape]
         for dimension, (before, after) in enumerate(layout.border):
-            for start, width in ((0, before), (sizes[dimension] - after, after)):
+            for start, width in ((index_expr(0), before), (buffer.shape[dimension] - after, after)):
                 if width:
-                    fills.append(_fill(buffer, sizes, dimension, start, width, layout.fill, taken))
+                    fills.append(_fill(buffer, dimension, simplify(start), width, layout.fill, taken))
     return func.replace(body=seq(*fills, func.body)) if fills else func
 
 
-def _fill(
-    buffer: Buffer, sizes: Sequence[int], dimension: int, start: int, width: int, fill: int, taken: set[str]
-) -> Stmt:
+def _fill(buffer: Buffer, dimension: int, start: Expr, width: int, fill: int, taken: set[str]) -> Stmt:
     """Loops that store a number into one side of a buffer."""
-    extents = [width if d == dimension else size for d, size in enumerate(sizes)]
+    extents = [index_expr(width) if d == dimension else size for d, size in enumerate(buffer.shape)]
     axes = [Axis(Var(f"x{d}"), n) for d, n in enumerate(extents)]
     loops = [Var(unique_name(f"{buffer.name}_b{d}", taken)) for d in range(len(extents))]
     at: list[Expr] = [axis.var + start if d == dimension else axis.var for d, axis in enumerate(axes)]
@@ -293,6 +309,7 @@ def _fill(
     name = unique_name(f"{buffer.name}_border", taken)
     body = Block(name, axes, loops, [], [region], body)
     for position in reversed(range(len(extents))):
-        kind = "vectorized" if position == len(extents) - 1 and 1 < extents[position] <= 64 else "serial"
+        is_last = position == len(extents) - 1
+        kind = "vectorized" if is_last and 1 < (int_value(extents[position]) or 0) <= 64 else "serial"
         body = For(loops[position], extents[position], body, kind)
     return body

@@ -17,16 +17,16 @@ from weft.compiler.kernels.layouts import apply_layouts
 from weft.compiler.kernels.places import merge_places
 from weft.core import model
 from weft.core.errors import WeftError
-from weft.expr.nodes import Buffer, Var, const
+from weft.expr.nodes import Buffer, Expr, Mul, Var, const
 from weft.expr.visit import free_vars, substitute
 from weft.graph.interpreter import operator_of
-from weft.graph.ir import Array, Node, TensorType, Value
+from weft.graph.ir import Array, Dim, Node, TensorType, Value, same_dim
 from weft.graph.opspec import Compute, has
 from weft.graph.passes.common import attributes_key
 from weft.graph.passes.layout import Layout
 from weft.graph.shapes import follows, same_shape, tidy
 from weft.schedule.schedule import Schedule
-from weft.te.tensor import PlaceholderOp, Tensor
+from weft.te.tensor import ExternOp, PlaceholderOp, Tensor
 
 
 class NoKernel(WeftError):
@@ -42,8 +42,8 @@ class GroupProgram:
     outputs: tuple[tuple[Value, Buffer], ...]
     bordered: tuple[tuple[Buffer, Layout], ...] = ()
     """Outputs whose borders the kernel fills with zeros."""
-    sizes: Mapping[str, Var] = field(default_factory=dict)
-    """The open size of the graph that each size of the program stands for."""
+    sizes: Mapping[str, Expr] = field(default_factory=dict)
+    """The open size of the graph that each size of the program stands for, or the product of some."""
     own_weights: bool = False
     """Whether what large constants hold has made it what it is."""
 
@@ -163,7 +163,7 @@ def _built(
     name: str,
     sizes: Collection[Var] = (),
 ) -> GroupProgram:
-    builder = _Builder(constants, sizes)
+    builder = _Builder(nodes, constants, sizes)
     for node in nodes:
         builder.node(node)
     return builder.finish(outputs, name)
@@ -183,10 +183,11 @@ def _laid_out(program: GroupProgram, layouts: Mapping[Value, Layout], block: int
 class _Builder:
     """Tensors of the values so far."""
 
-    def __init__(self, constants: Mapping[Value, Array], sizes: Collection[Var] = ()) -> None:
+    def __init__(self, nodes: Sequence[Node], constants: Mapping[Value, Array], sizes: Collection[Var] = ()) -> None:
         self.constants = constants
         self.open = sizes
-        self.own: dict[Var, Var] = {}
+        self.whole = _products(nodes) if sizes else []
+        self.own: dict[Expr, Var] = {}
         self.tensors: dict[Value, Tensor] = {}
         self.inputs: list[tuple[Value, Tensor]] = []
         self.own_weights = False
@@ -210,11 +211,18 @@ class _Builder:
     def type(self, value: Value) -> TensorType:
         """The type of a value, over the program's own sizes."""
         kind = kernel_tensor(value, self.open)
-        if kind.is_static:
-            return kind
-        for var in free_vars(*[d for d in kind.dims if not isinstance(d, int)]):
-            self.own.setdefault(var, Var(f"s{len(self.own)}"))
-        return TensorType(kind.dtype, [d if isinstance(d, int) else tidy(substitute(d, self.own)) for d in kind.dims])
+        return kind if kind.is_static else TensorType(kind.dtype, [self.size(dim) for dim in kind.dims])
+
+    def size(self, dim: Dim) -> Dim:
+        """A dimension, over the program's own sizes."""
+        if isinstance(dim, int):
+            return dim
+        whole = next((one for one in self.whole if same_dim(one, dim)), None)
+        for one in [whole] if whole is not None else free_vars(dim):
+            self.own.setdefault(one, Var(f"s{len(self.own)}"))
+        if whole is not None:
+            return self.own[whole]
+        return tidy(substitute(dim, {one: own for one, own in self.own.items() if isinstance(one, Var)}))
 
     def node(self, node: Node) -> None:
         """Adds the tensors that a node makes."""
@@ -247,14 +255,29 @@ class _Builder:
         for number, value in enumerate(outputs):
             tensor = self.tensors[value]
             taken = {t.op for _, t in results}
-            if isinstance(tensor.op, PlaceholderOp) or len(tensor.op.outputs) > 1 or tensor.op in taken:
+            whole = isinstance(tensor.op, ExternOp) and len(outputs) == len(tensor.op.outputs)
+            several = len(tensor.op.outputs) > 1 or tensor.op in taken
+            if isinstance(tensor.op, PlaceholderOp) or (several and not whole):
                 tensor = _copy(tensor, f"out{number}")
             results.append((value, tensor))
-        schedule = te.create_schedule([t.op for _, t in results], name=name)
+        schedule = te.create_schedule(list(dict.fromkeys(t.op for _, t in results)), name=name)
         read = set(schedule.func.buffers)
         inputs = tuple((value, tensor) for value, tensor in self.inputs if tensor in read)
-        own = {local.name: var for var, local in self.own.items()}
+        own = {local.name: size for size, local in self.own.items()}
         return GroupProgram(schedule, inputs, tuple(results), sizes=own, own_weights=self.own_weights)
+
+
+def _products(nodes: Sequence[Node]) -> list[Expr]:
+    """Products of open sizes, none of which are the nodes' in any other way: to a program they are sizes of its own."""
+    values = [v for node in nodes for v in (*node.inputs, *node.outputs) if v is not None]
+    dims = [d for v in values if isinstance(v.type, TensorType) for d in v.type.shape or () if not isinstance(d, int)]
+    found: list[Expr] = []
+    for dim in dims:
+        others = free_vars(*[one for one in dims if not same_dim(one, dim)])
+        if isinstance(dim, Mul) and not any(same_dim(dim, one) for one in found):
+            if not any(var in others for var in free_vars(dim)):
+                found.append(dim)
+    return found
 
 
 def _copy(source: Tensor, name: str) -> Any:

@@ -34,7 +34,8 @@ def lower_graph(
         compiler.typical, compiler.whole = typical or {}, graph
         graph = settle_shapes(graph)
     try:
-        groups = fuse(graph) if knobs.fuse else fuse(graph, most_nodes=1)
+        streams = target.spec.algorithms.streams
+        groups = fuse(graph, streams=streams and streams(target)) if knobs.fuse else fuse(graph, most_nodes=1)
         items = items_in_layouts(graph, groups, compiler)
         if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
             items = refused_items(graph, items)

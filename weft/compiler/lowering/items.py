@@ -22,7 +22,7 @@ from weft.compiler.sizes.open_sizes import check_operands
 from weft.core.errors import InternalError, WeftError
 from weft.core.knobs import knobs
 from weft.core.progress import progress
-from weft.expr.nodes import Var
+from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, reads
 from weft.graph.opspec import blame
 from weft.graph.passes.algorithms import asked
@@ -45,7 +45,7 @@ class Launch:
     arguments: tuple[Value | tuple[Value, Packing], ...]
     writes: tuple[Value, ...]
     nodes: tuple[Node, ...]
-    sizes: tuple[Var, ...] = ()
+    sizes: tuple[Expr, ...] = ()
     """The open sizes that the kernel takes, behind its other arguments."""
 
     @property
@@ -410,12 +410,15 @@ def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) 
 def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
-    lays_out = knobs.layout and not graph.symbols
+    lays_out = knobs.layout
     lanes = target.vector_bytes // 4 if lays_out and target.blocks_channels else 0
     together = target.channels_last if lays_out else frozenset()
     compiler.block = max(lanes, 1)
     matrix = target.matrix
-    tile, narrow, deep = (1, 0, 0) if matrix is None else (matrix.rows, matrix.most_bytes, matrix.together)
+    dots = target.spec.algorithms.dots
+    tile, narrow, deep = 1, int(dots is not None and bool(dots(target))), 0
+    if matrix is not None:
+        tile, narrow, deep = matrix.rows, matrix.most_bytes, matrix.together
     fixed: set[Value] = set()
     while True:
         laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, deep, together)

@@ -27,7 +27,7 @@ from weft.compiler.sizes.open_checks import Conditions
 from weft.compiler.sizes.open_sizes import Numbers
 from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
 from weft.core import model
-from weft.expr.nodes import Buffer, Var
+from weft.expr.nodes import Buffer, Expr, Var
 from weft.graph.ir import Array, Graph, TensorType, Value, free_values, reads
 from weft.graph.opspec import has
 from weft.graph.passes.layout import Layout
@@ -96,8 +96,9 @@ class _Assembler:
         for item in items:
             if isinstance(item, View) and item.gives:
                 self.move(self.root(item.source), item.output)
-            elif isinstance(item, Launch) and (before := updated_by(item)) is not None:
-                self.move(self.root(before), item.writes[0])
+            elif isinstance(item, Launch):
+                for before, made in updated_by(item):
+                    self.move(self.root(before), made)
 
     def root(self, value: Value) -> Value:
         """The value in whose memory a value lies."""
@@ -127,14 +128,11 @@ class _Assembler:
                 touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
+        kinds = {v: self.layouts[v].stored(v.tensor) if v in self.layouts else v.tensor for v in self.in_arena}
+        lives = {v: Life(_bytes(kind, self.typical), made_by[v], last.get(v, made_by[v])) for v, kind in kinds.items()}
         if self.open is not None:
-            kinds = {v: TensorType(v.tensor.dtype, typical(v.tensor.dims, self.typical)) for v in self.in_arena}
-            found = {v: Life(_bytes(kinds[v]), made_by[v], last.get(v, made_by[v])) for v in self.in_arena}
-            self.slots = self.open.plan({v: (v.tensor, life) for v, life in found.items()}, alignment)
-            return Plan({}, 0, sum(life.bytes for life in found.values()))
-        lives = {
-            v: Life(_bytes(v.tensor, self.layouts.get(v)), made_by[v], last.get(v, made_by[v])) for v in self.in_arena
-        }
+            self.slots = self.open.plan({v: (kinds[v], life) for v, life in lives.items()}, alignment)
+            return Plan({}, 0, sum(life.bytes for life in lives.values()))
         return plan_memory(lives, self.overwrites(lives), alignment)
 
     def overwrites(self, lives: Mapping[Value, Life]) -> dict[Value, Value]:
@@ -194,23 +192,25 @@ class _Assembler:
         shapes = {self.number(v): self.open.shape(v.tensor.dims) for v in made if follows(v.type, sizes)}
         return self.open.finish(), shapes
 
-    def size(self, var: Var, bases: dict[tuple[str, int], int]) -> Place:
+    def size(self, dim: Expr, bases: dict[tuple[str, int], int]) -> Place:
         """The number of an open size."""
         assert self.open is not None
-        return bases.setdefault(("size", self.open.place(var)), len(bases)), 0
+        return bases.setdefault(("size", self.open.place(dim)), len(bases)), 0
 
 
-def updated_by(item: Launch) -> Value | None:
-    """The value that a launch updates in place; None where it makes all that it writes."""
-    return item.nodes[0].inputs[0] if len(item.nodes) == 1 and has(item.nodes[0], "updates") else None
+def updated_by(item: Launch) -> list[tuple[Value, Value]]:
+    """The values that a launch updates in place, and what they become."""
+    node = item.nodes[0]
+    count = int(node.attributes.get("updated", 1)) if len(item.nodes) == 1 and has(node, "updates") else 0
+    return [(before, made) for before, made in zip(node.inputs[:count], item.writes) if before is not None]
 
 
 def _updates(graph: Graph, items: Sequence[Item]) -> list[tuple[Value, Value]]:
     """Inputs and outputs that may be one array: the input is read once, by the copy that the output starts from."""
     copies = {item.writes[0]: item.nodes[0].inputs[0] for item in items if isinstance(item, Launch) and item.copies}
     reading = Counter(v for item in items for v in _read_by(item))
-    pairs = [(copies.get(before), item.writes[0]) for item in items if isinstance(item, Launch)
-             if (before := updated_by(item)) is not None]  # fmt: skip
+    pairs = [(copies.get(before), made) for item in items if isinstance(item, Launch)
+             for before, made in updated_by(item)]  # fmt: skip
     return [
         (given, made)
         for given, made in pairs
@@ -228,9 +228,8 @@ def _read_by(item: Item) -> set[Value]:
     )
 
 
-def _bytes(kind: TensorType, layout: Layout | None = None) -> int:
-    shape = kind.static if layout is None else layout.shape(kind.static)
-    return int(np.prod(shape, dtype=np.int64)) * int(kind.numpy.itemsize)
+def _bytes(kind: TensorType, sizes: Mapping[Var, int]) -> int:
+    return int(np.prod(typical(kind.dims, sizes), dtype=np.int64)) * int(kind.numpy.itemsize)
 
 
 def assemble(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import statistics
 import time
@@ -36,6 +37,7 @@ from weft.compiler.reports.profile_text import profile_html, profile_text
 from weft.compiler.reports.recorder import KernelProfile, Recorder, TimedRest
 from weft.compiler.run import Runner
 from weft.compiler.steps import HostStep, NativeStep, RestStep, Step
+from weft.core import model
 from weft.core.errors import ArgumentError
 from weft.runtime.jit import JitModule, defined_names
 from weft.runtime.threads import check_threads, get_threads
@@ -82,6 +84,21 @@ class Profile:
         """The same for the rate of a large copy; more than 1 where caches serve the kernel."""
         return kernel.gigabytes / self.peaks.gigabytes if self.peaks and kernel.cost.bytes else None
 
+    def waits_for(self, kernel: KernelProfile) -> str:
+        """What keeps a kernel on a device, by what is counted; "" elsewhere."""
+        if not kernel.launches:
+            return ""
+        widest = max(kernel.launches, key=lambda one: one.blocks)
+        if max(self.peak_share(kernel) or 0.0, self.memory_share(kernel) or 0.0) >= model.NEAR_PEAK:
+            return "memory" if (self.memory_share(kernel) or 0.0) >= (self.peak_share(kernel) or 0.0) else "arithmetic"
+        if kernel.minimum < model.LAUNCH_SECONDS * len(kernel.launches):
+            return "its launch"
+        if widest.blocks < widest.multiprocessors:
+            return "few blocks"
+        if widest.waves > 1 and widest.waves / math.ceil(widest.waves) < model.FULL_WAVES:
+            return "its last wave"
+        return "few threads" if widest.occupancy < model.FEW_THREADS else "latency"
+
     def __repr__(self) -> str:
         return profile_text(self)
 
@@ -105,6 +122,9 @@ class Profile:
             "bytes": kernel.cost.bytes, "dtype": kernel.cost.dtype, "gflops": kernel.gflops,
             "gigabytes_per_s": kernel.gigabytes, "share_of_peak": self.peak_share(kernel),
             "share_of_copy_bandwidth": self.memory_share(kernel),
+            "launches": [{**dataclasses.asdict(one), "waves": one.waves, "occupancy": one.occupancy}
+                         for one in kernel.launches],
+            "waits_for": self.waits_for(kernel),
         }  # fmt: skip
 
     def trace(self) -> dict[str, Any]:

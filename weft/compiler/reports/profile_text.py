@@ -38,17 +38,29 @@ def summary(profile: Any) -> str:
 
 def profile_rows(profile: Any, most: int | None = None) -> tuple[list[str], list[list[str]]]:
     """The header and the lines."""
-    header = ["kernel", "time", "best", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy", "nodes"]
+    on_device = any(kernel.launches for kernel in profile.kernels)
+    header = ["kernel", "time", "best", "share", "MFLOP", "GFLOP/s", "of peak", "MB", "GB/s", "of copy"]
+    header += [*(["blocks", "waves", "threads", "waits for"] if on_device else []), "nodes"]
     total = sum(kernel.seconds for kernel in profile.kernels) or 1.0
     rows = [
         [f"{kernel.number} {kernel.label}{'' if kernel.kind == 'kernel' else f' ({kernel.kind})'}",
          _time(kernel.seconds), _time(kernel.minimum), f"{kernel.seconds / total:.1%}",
          _figure(kernel.cost.operations / 1e6), _figure(kernel.gflops), _share(profile.peak_share(kernel)),
          _figure(kernel.cost.bytes / 1e6), _figure(kernel.gigabytes), _share(profile.memory_share(kernel)),
-         node_names(kernel.nodes)]
+         *(_residence(profile, kernel) if on_device else []), node_names(kernel.nodes)]
         for kernel in _chosen(profile, most)
     ]  # fmt: skip
     return header, rows
+
+
+def _residence(profile: Any, kernel: Any) -> list[str]:
+    """How the widest launch of a kernel lies on a device, and what it waits for."""
+    if not kernel.launches:
+        return ["–"] * 4
+    one = max(kernel.launches, key=lambda launch: launch.blocks)
+    several = f" ({len(kernel.launches)})" if len(kernel.launches) > 1 else ""
+    cells = [f"{one.blocks}×{one.threads}{several}", _figure(one.waves), _share(one.occupancy)]
+    return [*cells, profile.waits_for(kernel)]
 
 
 def _chosen(profile: Any, most: int | None) -> list[Any]:

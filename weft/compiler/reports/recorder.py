@@ -15,7 +15,7 @@ from weft.compiler.lowering.items import Launch
 from weft.compiler.reports.cost import Cost, kernel_cost
 from weft.compiler.run import Runner
 from weft.graph.ir import Graph, Node
-from weft.targets.base import Target
+from weft.targets.base import Residence, Target
 
 MakeRunner = Callable[[Specialization, "Recorder", Target], "Runner | DeviceRunner"]
 """Makes a runner that measures, for the machine that a form was compiled for."""
@@ -31,6 +31,8 @@ class KernelProfile:
     nodes: tuple[str, ...]
     cost: Cost
     samples: list[float] = field(default_factory=list)
+    launches: list[Residence] = field(default_factory=list)
+    """How its launches lie on a device, where that is known."""
 
     @property
     def seconds(self) -> float:

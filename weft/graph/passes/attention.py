@@ -9,22 +9,29 @@ Operands are read through transposes, splits, slices and reshapes, as far as one
 an element lies, and through factors that nothing else reads. A Transpose of the result that brings the heads inside is
 part of the node. Scores that something else reads stay as they are. Whether a node is worth it on a machine, and the
 sizes that its tiles want, a callback says.
+
+Batch, queries and keys may be open. An input is then no vector but keeps its axes, but for the last ones whose sizes
+are numbers: an index of an open axis is that of the batch or of a place, and how long it is need not be known.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from weft.core import model
-from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.expr.nodes import Expr, Mul, Var, int_value
+from weft.expr.structural import structural_equal
+from weft.graph.ir import Dim, Graph, Node, TensorType, Value, same_dim
 from weft.graph.opspec import has
 from weft.graph.passes.infer import same_type
 from weft.graph.passes.support import Replacement, Scope, rewritten
+from weft.graph.shapes import follows, product, same_shape, times, typical
 
 NAME, DOMAIN = "FusedAttention", "weft"
 KINDS = ("float32", "float16", "bfloat16")
@@ -32,33 +39,48 @@ KINDS = ("float32", "float16", "bfloat16")
 
 
 Propose = Callable[[Sequence[int], str], Sequence[int] | None]
-"""(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it."""
+"""(batch, heads, queries, keys, size, value size) and the element type -> padded sizes, or None: leave it. Of an open
+size minus what it typically is -> minus the number of which a padded one is a multiple."""
 
 
 def fuse_attention(
-    graph: Graph, propose_for: Propose, narrow: str | None = None, own: Container[str] = frozenset()
+    graph: Graph,
+    propose_for: Propose,
+    narrow: str | None = None,
+    own: Container[str] = frozenset(),
+    sizes: Mapping[Var, int] | None = None,
 ) -> Graph:
     """The graph with attention as single nodes where that is worth it; the same object where there is none.
 
     `narrow` is the element type to which products are lowered afterwards: the one that the callback is asked about.
-    `own` are the narrow types that a graph may have by itself.
+    `own` are the narrow types that a graph may have by itself. `sizes` are what open sizes typically are; without them
+    attention over open sizes stays as it is.
     """
     if not any(node.op in ("Softmax", "Attention") for node in graph.nodes):
         return graph
+    known = {var: max((sizes or {}).get(var, 0), model.LEAST_TYPICAL) for var in graph.symbols.values()}
 
-    def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
+    def propose(dims: Sequence[Dim], dtype: str) -> Sequence[int] | None:
+        is_open = [not isinstance(n, int) for n in dims]
+        if any(is_open) and (sizes is None or any(is_open[at] for at in (1, 4, 5))):
+            return None
+        numbers = [-n if negative else n for n, negative in zip(typical(dims, known), is_open)]
         if dtype == "float32":
-            return propose_for(sizes, narrow or dtype)
-        return propose_for(sizes, dtype) if dtype in own else None
+            return propose_for(numbers, narrow or dtype)
+        return propose_for(numbers, dtype) if dtype in own else None
+
+    def is_known(node: Node) -> bool:
+        values = [v.type for v in (*node.inputs, *node.outputs) if v is not None]
+        return all(follows(kind, () if sizes is None else known) for kind in values)
 
     def rule(node: Node, scope: Scope) -> Replacement:
         if node.domain or scope.parent is not None:
             return None
         if node.op == "MatMul":
-            return _whole(node, scope, propose)
+            return _whole(node, scope, propose) if is_known(node) else None
         if node.op == "Attention":
-            return _operator(node, scope, propose)
-        return _heads_inside(node, scope) if node.op == "Transpose" else None
+            return _operator(node, scope, propose) if is_known(node) else None
+        return _heads_inside(node, scope) if node.op == "Transpose" and is_known(node) else None
 
     return rewritten(graph, rule)
 
@@ -71,47 +93,54 @@ class View:
     """Elements of a value's memory: where the first lies, and for each axis its size and the distance of neighbours."""
 
     source: Value
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    offset: Dim
+    shape: tuple[Dim, ...]
+    strides: tuple[Dim, ...]
     factor: float = 1.0
 
 
 def _whole_value(value: Value) -> View:
-    shape = value.tensor.static
-    return View(value, 0, shape, tuple(math.prod(shape[at + 1 :]) for at in range(len(shape))))
+    shape = tuple(value.tensor.dims)
+    return View(value, 0, shape, tuple(product(shape[at + 1 :]) for at in range(len(shape))))
 
 
 def view_of(value: Value, scope: Scope) -> View:
-    """A value as a view of one before it that was stored anyway."""
+    """A value as a view of one before it that was stored anyway, and whose axes its indices go along."""
+    found = _view_of(value, scope)
+    return found if _along_axes(found) is not None else _whole_value(value)
+
+
+def _view_of(value: Value, scope: Scope) -> View:
     node = scope.producer(value)
     source = node.inputs[0] if node is not None and node.inputs else None
     if node is None or node.domain or source is None or not _is_plain(source) or not _is_plain(value):
         return _whole_value(value)
+    if not follows(source.type, () if value.tensor.is_static else scope.graph.symbols.values()):
+        return _whole_value(value)
     if node.op in ("Mul", "Div"):
         return _scaled(node, value, scope)
     found: View | None = None
+    shape = tuple(value.tensor.dims)
     if node.op == "Identity":
-        found = view_of(source, scope)
+        found = _view_of(source, scope)
     elif has(node, "reshapes"):
-        found = _split_again(source, value.tensor.static, scope)
-        found = found or _reshaped(view_of(source, scope), value.tensor.static)
+        found = _split_again(source, shape, scope) or _reshaped(_view_of(source, scope), shape)
     elif node.op == "Transpose":
-        before = view_of(source, scope)
+        before = _view_of(source, scope)
         order = [int(n) for n in node.attributes.get("perm", reversed(range(len(before.shape))))]
-        shape, strides = ([part[at] for at in order] for part in (before.shape, before.strides))
-        found = replace(before, shape=tuple(shape), strides=tuple(strides))
+        sizes, strides = ([part[at] for at in order] for part in (before.shape, before.strides))
+        found = replace(before, shape=tuple(sizes), strides=tuple(strides))
     elif node.op == "Split":
-        found = _part(node, value, view_of(source, scope))
+        found = _part(node, value, _view_of(source, scope))
     elif node.op == "Slice":
-        found = _slice(node, value, view_of(source, scope), scope)
+        found = _slice(node, value, _view_of(source, scope), scope)
     elif node.op == "Gather":
-        found = _chosen(node, view_of(source, scope), scope)
+        found = _chosen(node, _view_of(source, scope), scope)
     return _whole_value(value) if found is None else found
 
 
 def _is_plain(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static and value.type.dtype in KINDS
+    return isinstance(value.type, TensorType) and value.type.shape is not None and value.type.dtype in KINDS
 
 
 def _scaled(node: Node, value: Value, scope: Scope) -> View:
@@ -130,34 +159,55 @@ def _scaled(node: Node, value: Value, scope: Scope) -> View:
         return _whole_value(value)
     if node.op == "Div" and number == 0:
         return _whole_value(value)
-    before = view_of(a, scope)
+    before = _view_of(a, scope)
     return replace(before, factor=before.factor * number if node.op == "Mul" else before.factor / number)
 
 
-def _reshaped(view: View, shape: tuple[int, ...]) -> View | None:
+def _factors(dim: Dim) -> tuple[int, list[Expr]]:
+    """A dimension as a number times others that are none."""
+    if isinstance(dim, int) or int_value(dim) is not None:
+        return dim if isinstance(dim, int) else int_value(dim) or 0, []
+    if not isinstance(dim, Mul):
+        return 1, [dim]
+    (a, left), (b, right) = _factors(dim.a), _factors(dim.b)
+    return a * b, left + right
+
+
+def _quotient(a: Dim, b: Dim) -> Dim | None:
+    """a / b, where that is whole whatever the open sizes are."""
+    (above, left), (below, right) = _factors(a), _factors(b)
+    for one in right:
+        at = next((at for at, other in enumerate(left) if structural_equal(one, other)), None)
+        if at is None:
+            return None
+        del left[at]
+    return None if not below or above % below else times(above // below, product(left))
+
+
+def _reshaped(view: View, shape: tuple[Dim, ...]) -> View | None:
     """The view with other axes, if one distance for each of them still says where an element lies."""
     old = [(n, step) for n, step in zip(view.shape, view.strides) if n != 1]
-    strides: list[int] = []
+    strides: list[Dim] = []
     for size in shape:
-        if size == 1:
+        if isinstance(size, int) and size == 1:
             strides.append(0)
             continue
         # The new axis is the front of an old one, or several old ones that follow each other without a gap.
-        while old and size % old[0][0] == 0 and old[0][0] < size and len(old) > 1 and _follows(old):
-            old[:2] = [(old[0][0] * old[1][0], old[1][1])]
-        if not old or old[0][0] % size:
+        while len(old) > 1 and _quotient(size, old[0][0]) not in (None, 1) and _follows(old):
+            old[:2] = [(times(old[0][0], old[1][0]), old[1][1])]
+        rest = _quotient(old[0][0], size) if old else None
+        if rest is None:
             return None
-        rest = old[0][0] // size
-        strides.append(old[0][1] * rest)
-        old[:1] = [(rest, old[0][1])] if rest > 1 else []
+        strides.append(times(old[0][1], rest))
+        old[:1] = [] if rest == 1 else [(rest, old[0][1])]
     return None if old else replace(view, shape=shape, strides=tuple(strides))
 
 
-def _follows(axes: Sequence[tuple[int, int]]) -> bool:
-    return axes[0][1] == axes[1][0] * axes[1][1]
+def _follows(axes: Sequence[tuple[Dim, Dim]]) -> bool:
+    return same_dim(axes[0][1], times(axes[1][0], axes[1][1]))
 
 
-def _split_again(turned: Value, shape: tuple[int, ...], scope: Scope) -> View | None:
+def _split_again(turned: Value, shape: tuple[Dim, ...], scope: Scope) -> View | None:
     """Axes that were joined, transposed and split again where they had been joined: never joined at all.
 
     (50, 4, 96) -> (50, 12, 32) -> (12, 50, 32) -> (4, 3, 50, 32)     as     (50, 4, 3, 32) -> (4, 3, 50, 32)
@@ -170,13 +220,13 @@ def _split_again(turned: Value, shape: tuple[int, ...], scope: Scope) -> View | 
     source = before.inputs[0]
     if source is None or not _is_plain(source) or not _is_plain(joined):
         return None
-    sizes = joined.tensor.static
+    sizes = joined.tensor.dims
     order = [int(n) for n in transpose.attributes.get("perm", reversed(range(len(sizes))))]
     factors = _common_factors([sizes[axis] for axis in order], shape)
     if factors is None:
         return None
     split = {axis: list(part) for axis, part in zip(order, factors)}
-    view = _reshaped(view_of(source, scope), tuple(n for axis in range(len(sizes)) for n in split[axis]))
+    view = _reshaped(_view_of(source, scope), tuple(n for axis in range(len(sizes)) for n in split[axis]))
     if view is None:
         return None
     starts = {axis: sum(len(split[n]) for n in range(axis)) for axis in order}
@@ -185,29 +235,38 @@ def _split_again(turned: Value, shape: tuple[int, ...], scope: Scope) -> View | 
     return _reshaped(replace(view, shape=tuple(made), strides=tuple(strides)), shape)
 
 
-def _common_factors(sizes: Sequence[int], shape: Sequence[int]) -> list[list[int]] | None:
+def _common_factors(sizes: Sequence[Dim], shape: Sequence[Dim]) -> list[list[Dim]] | None:
     """For each of some sizes the factors in which another shape splits it; None where it does not."""
     rest = [n for n in shape if n != 1]
     found = []
     for size in sizes:
-        factors: list[int] = []
-        while size > 1:
-            if not rest or size % rest[0]:
+        factors: list[Dim] = []
+        left: Dim | None = size
+        while left != 1:
+            left = _quotient(left, rest[0]) if rest and left is not None else None
+            if left is None:
                 return None
             factors.append(rest.pop(0))
-            size //= factors[-1]
         found.append(factors)
     return found
 
 
 def _part(node: Node, value: Value, view: View) -> View | None:
     axis = int(node.attributes.get("axis", 0)) % len(view.shape)
-    before = 0
-    for output in node.outputs:
-        if output is value:
-            break
-        before += output.tensor.static[axis]
-    return replace(view, offset=view.offset + before * view.strides[axis], shape=value.tensor.static)
+    before = [output.tensor.dims[axis] for output in node.outputs[: node.outputs.index(value)]]
+    if not all(isinstance(n, int) for n in before) or not isinstance(view.strides[axis], int) and before:
+        return None
+    return _from(view, axis, sum(n for n in before if isinstance(n, int)), value)
+
+
+def _from(view: View, axis: int, first: int, value: Value) -> View | None:
+    """A part of a view, from an index of an axis on."""
+    offset, step = view.offset, view.strides[axis]
+    if first:
+        if not isinstance(offset, int) or not isinstance(step, int):
+            return None
+        offset += first * step
+    return replace(view, offset=offset, shape=tuple(value.tensor.dims))
 
 
 def _slice(node: Node, value: Value, view: View, scope: Scope) -> View | None:
@@ -218,12 +277,14 @@ def _slice(node: Node, value: Value, view: View, scope: Scope) -> View | None:
         return None
     starts = [int(n) for n in given[0].reshape(-1)]
     axes = range(len(starts)) if len(given) < 3 or given[2] is None else [int(n) for n in given[2].reshape(-1)]
-    offset = view.offset
+    found: View | None = view
     for start, axis in zip(starts, axes):
         size = view.shape[axis]
-        first = min(max(start + size if start < 0 else start, 0), size)
-        offset += first * view.strides[axis]
-    return replace(view, offset=offset, shape=value.tensor.static)
+        if start and not isinstance(size, int):
+            return None
+        first = min(max(start + size if start < 0 else start, 0), size) if isinstance(size, int) else 0
+        found = None if found is None else _from(found, axis, first, value)
+    return found
 
 
 def _chosen(node: Node, view: View, scope: Scope) -> View | None:
@@ -232,21 +293,59 @@ def _chosen(node: Node, view: View, scope: Scope) -> View | None:
     if index is None or index.ndim:
         return None
     axis = int(node.attributes.get("axis", 0)) % len(view.shape)
-    at = int(index) + (view.shape[axis] if index < 0 else 0)
+    at, size, step = int(index), view.shape[axis], view.strides[axis]
+    if not isinstance(size, int) or not isinstance(step, int) or not isinstance(view.offset, int):
+        return None
     shape, strides = ([n for place, n in enumerate(part) if place != axis] for part in (view.shape, view.strides))
-    return replace(view, offset=view.offset + at * view.strides[axis], shape=tuple(shape), strides=tuple(strides))
+    offset = view.offset + (at + size if at < 0 else at) * step
+    return replace(view, offset=offset, shape=tuple(shape), strides=tuple(strides))
 
 
-def _four(view: View, shape: Sequence[int]) -> list[int] | None:
-    """Offset and the four distances of an operand, where it broadcasts to so many matrices; None where it does not."""
-    rank = len(view.shape)
-    if rank > 4:
+def _axes(source: Value) -> tuple[Dim, ...]:
+    """The shape in which a source is read: its last axes are one, as far as their sizes are numbers."""
+    dims = source.tensor.dims
+    first = next((at + 1 for at in reversed(range(len(dims))) if not isinstance(dims[at], int)), 0)
+    return (*dims[:first], product(dims[first:])) if first < len(dims) or not dims else tuple(dims)
+
+
+def _along_axes(view: View) -> list[list[int]] | None:
+    """For each axis in which the source is read the offset and the steps by the view's indices; None where numbers do
+    not say it, or not that it is inside."""
+    dims = _axes(view.source)
+    found = [[0] * (1 + len(view.shape)) for _ in dims]
+    if not isinstance(view.offset, int):
         return None
-    sizes = [*(1,) * (4 - rank), *view.shape]
-    strides = [*(0,) * (4 - rank), *view.strides]
-    if any(n not in (1, wanted) for n, wanted in zip(sizes, shape)):
+    found[-1][0] = view.offset
+    for at, (size, stride) in enumerate(zip(view.shape, view.strides), 1):
+        if size == 1 or stride == 0:
+            continue
+        steps = [_quotient(stride, product(dims[axis + 1 :])) for axis in range(len(dims))]
+        axis = next((axis for axis, step in enumerate(steps) if isinstance(step, int)), None)
+        if axis is None:
+            return None
+        step = steps[axis]
+        found[axis][at] = step if isinstance(step, int) else 0
+    for dim, (offset, *by) in zip(dims, found):
+        taken = [(step, size) for step, size in zip(by, view.shape) if step]
+        if isinstance(dim, int):
+            last = [step * (size - 1) for step, size in taken if isinstance(size, int)]
+            if len(last) < len(taken) or offset + sum(last) >= dim:
+                return None
+        elif offset or (taken and (len(taken) > 1 or taken[0][0] != 1 or not same_dim(taken[0][1], dim))):
+            return None
+    return found
+
+
+def _four(view: View, shape: Sequence[Dim]) -> list[int] | None:
+    """Offset and the four distances of an operand, for each axis of its source, where it broadcasts to so many
+    matrices; None where it does not."""
+    rank, places = len(view.shape), _along_axes(view)
+    if rank > 4 or places is None:
         return None
-    return [view.offset, *(0 if n == 1 else step for n, step in zip(sizes, strides))]
+    sizes: list[Dim] = [*(1,) * (4 - rank), *view.shape]
+    if any(n != 1 and not same_dim(n, wanted) for n, wanted in zip(sizes, shape)):
+        return None
+    return [n for offset, *steps in places for n in (offset, *(0,) * (4 - rank), *steps)]
 
 
 # ----------------------------------------------------------------------------------------------------------- pattern
@@ -373,8 +472,6 @@ def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
         return None
     if query is None or key is None or value is None or not all(map(_is_plain, (query, key, value))):
         return None
-    if mask is not None and not (isinstance(mask.type, TensorType) and mask.type.is_static):
-        return None
     if mask is not None and mask.tensor.dtype not in ("bool", *KINDS):
         return None
     heads = [int(given.get(f"{name}_num_heads", 0)) for name in ("q", "kv", "kv")]
@@ -395,7 +492,8 @@ def _in_heads(view: View, value: Value, heads: int) -> View | None:
     if len(view.shape) == 4:
         return view
     batch, length, width = view.shape
-    found = _reshaped(view, (batch, length, heads, width // max(heads, 1)))
+    size = _quotient(width, heads)
+    found = None if size is None else _reshaped(view, (batch, length, heads, size))
     if found is None:
         return None
     (b, m, h, d), (sb, sm, sh, sd) = found.shape, found.strides
@@ -411,20 +509,26 @@ def _operator_attributes(
         *(v.shape for v in views[:2]),
         views[2].shape[3],
     )
+    if not all(isinstance(n, int) for n in (heads, key_heads, size)):
+        return None
     shared, around = heads // key_heads, (batch, heads)
     is_causal = bool(node.attributes.get("is_causal", 0))
     last = queries if is_causal else 0  # of the lengths; a lone query sees all of them
+    if not isinstance(last, int):
+        if lengths is not None:
+            return None
+        last = 0
     if queries == 1 and shared > 1 and not packed and mask is None and (lengths is not None or not is_causal):
         rows = _reshaped(views[0], (batch, key_heads, shared, size))
         if rows is not None:
             shared, around, queries, last, views = 1, (batch, key_heads), shared, 0, [rows, *views[1:]]
-    if mask is not None and mask.tensor.static and mask.tensor.static[-1] not in (1, keys):
+    if mask is not None and mask.tensor.dims and mask.tensor.dims[-1] != 1 and not same_dim(mask.tensor.dims[-1], keys):
         return None
-    sizes = [*around, queries, keys, size, value_size]
+    sizes: list[Any] = [*around, queries, keys, size, value_size]
     extents = ((queries, size), (keys, size), (keys, value_size))
     owners = (around, *((batch, key_heads),) * 2)
     places = [_four(view, (*owner, *extent)) for view, owner, extent in zip(views, owners, extents)]
-    padded = propose(sizes, node.outputs[0].tensor.dtype) if all(places) and min(sizes) > 0 else None
+    padded = propose(sizes, node.outputs[0].tensor.dtype) if all(places) and 0 not in sizes else None
     if padded is None:
         return None
     scale = node.attributes.get("scale")
@@ -436,7 +540,7 @@ def _operator_attributes(
     elif is_causal:
         steps.append(("causal", 0.0))
     return {
-        "sizes": sizes, "query": places[0], "key": places[1], "value": places[2],
+        "sizes": _numbers(sizes), "query": places[0], "key": places[1], "value": places[2],
         "steps": [step for step, _ in steps], "numbers": [number for _, number in steps],
         "padded": [int(n) for n in padded], "heads_inside": int(packed), "empty_rows": 1,
         **({"shared": shared} if shared > 1 else {}),
@@ -447,15 +551,15 @@ def _attributes(
     node: Node, softmax: Node, views: list[View], steps: list[tuple[str, float, Value | None]], propose: Propose
 ) -> dict[str, Any] | None:
     """The attributes of the new node; None where the shapes are none that it takes, or it is not worth it."""
-    scores, out = softmax.outputs[0].tensor.static, node.outputs[0].tensor.static
+    scores, out = softmax.outputs[0].tensor.dims, node.outputs[0].tensor.dims
     query, key, value = views
     if min(len(v.shape) for v in views) < 2 or not 2 <= len(out) <= 4 or len(scores) != len(out):
         return None
     batch, heads, queries, keys = [1] * (4 - len(scores)) + list(scores)
     # The scores have the shape of the result, but for the last axis: values bring no matrices of their own.
-    if scores[:-1] != out[:-1] or any(len(v.tensor.dims) > 4 for _, _, v in steps if v is not None):
+    if not same_shape(scores[:-1], out[:-1]) or any(len(v.tensor.dims) > 4 for _, _, v in steps if v is not None):
         return None
-    sizes = [batch, heads, queries, keys, query.shape[-1], out[-1]]
+    sizes: list[Any] = [batch, heads, queries, keys, query.shape[-1], out[-1]]
     turned = replace(
         key,
         shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
@@ -466,33 +570,43 @@ def _attributes(
         _four(view, (batch, heads, n, size))
         for view, n, size in ((query, queries, sizes[4]), (turned, keys, sizes[4]), (value, keys, sizes[5]))
     ]
-    if any(place is None for place in places) or min(sizes) < 1:
+    if any(place is None for place in places) or 0 in sizes:
         return None
     padded = propose(sizes, node.outputs[0].tensor.dtype)
     if padded is None or not math.isfinite(factor):
         return None
     named = [("scale", factor, None), *steps] if factor != 1 else list(steps)
     return {
-        "sizes": sizes, "query": places[0], "key": places[1], "value": places[2],
+        "sizes": _numbers(sizes), "query": places[0], "key": places[1], "value": places[2],
         "steps": [step for step, _, _ in named], "numbers": [number for _, number, _ in named],
         "padded": [int(n) for n in padded], "heads_inside": 0,
     }  # fmt: skip
 
 
+def _numbers(sizes: Sequence[Dim]) -> list[int]:
+    return [n if isinstance(n, int) else 0 for n in sizes]
+
+
 def _flat(source: Value, like: Node, scope: Scope) -> Value:
-    """A value as one row of elements, in the same memory."""
-    if len(source.tensor.dims) == 1:
+    """A value as one row of elements, or with its first axes where they are open, in the same memory."""
+    axes = _axes(source)
+    if len(source.tensor.dims) == len(axes):
         return source
-    return scope.make(like, "Reshape", [source, scope.new_constant(np.array([-1], np.int64), "flat")])
+    shape = [*(0,) * (len(axes) - 1), -1]
+    return scope.make(like, "Reshape", [source, scope.new_constant(np.array(shape, np.int64), "flat")])
 
 
-def _replacement(node: Node, inputs: Sequence[Value], attributes: dict[str, Any], scope: Scope) -> list[Node]:
+def _replacement(node: Node, inputs: Sequence[Value], attributes: dict[str, Any], scope: Scope) -> list[Node] | None:
     """The new node, and a Reshape where the result has other axes."""
     whole = Node(NAME, inputs, node.outputs, attributes, node.name, node.origin, DOMAIN)
     made = Value(scope.names.fresh(f"{node.outputs[0].name}_heads"), scope.type_of(whole))
     if same_type(made.type, node.outputs[0].type):
         return [whole]
-    shape = scope.new_constant(np.array(node.outputs[0].tensor.static, np.int64), "shape")
+    pairs = itertools.zip_longest(node.outputs[0].tensor.dims, made.tensor.dims[: len(node.outputs[0].tensor.dims)])
+    sizes = [n if isinstance(n, int) else 0 if same_dim(n, other) else -1 for n, other in pairs]
+    if sizes.count(-1) > 1:
+        return None
+    shape = scope.new_constant(np.array(sizes, np.int64), "shape")
     reshape = Node("Reshape", [made, shape], node.outputs, {}, node.name, node.origin)
     return [whole.replace(outputs=[made]), reshape]
 
@@ -516,6 +630,6 @@ def _heads_inside(node: Node, scope: Scope) -> Replacement:
     inputs = [v for v in maker.inputs if v is not None]
     swaps = perm == [0, 2, 1, 3]
     if reshaped:
-        batch, heads, queries, _, _, size = maker.attributes["sizes"]
-        swaps = perm == [1, 0, 2] and batch == 1 and source.tensor.static == (heads, queries, size)
+        batch, *rest = maker.outputs[0].tensor.dims
+        swaps = perm == [1, 0, 2] and batch == 1 and same_shape(source.tensor.dims, rest)
     return _replacement(node, inputs, attributes, scope) if swaps else None

@@ -12,7 +12,8 @@ By the kinds of the TVM paper, and a little past them:
     elementwise   fuses with injective producers
     injective     the same; an element comes from another place, so that it is no epilogue
     reduction     takes injective producers at its input, and elementwise consumers of its own shape at its output
-    complex       (convolution, matrix product) takes elementwise consumers of its own shape at its output
+    complex       (convolution, matrix product) takes elementwise consumers of its own shape at its output; a product
+                  of so few rows that a target computes them in every block also the norm or the chain that makes these
     opaque        stays alone
     host          a node without a kernel (see `can_compile`); alone
 
@@ -43,6 +44,8 @@ APART = "apart before"
 """How the places are called where a kernel may end and another begin, by the value behind it."""
 
 CanCompile = Callable[[Node], bool]
+Streams = Callable[[int, int], bool]
+"""For rows and elements of a row: whether a product with constants takes what makes them."""
 
 
 class Group:
@@ -72,9 +75,14 @@ class Group:
         return f"{self.kind}({', '.join(n.op for n in self.nodes)}) -> {', '.join(v.name for v in self.outputs)}"
 
 
-def fuse(graph: Graph, can_compile: CanCompile | None = None, most_nodes: int = model.MOST_FUSED_NODES) -> list[Group]:
+def fuse(
+    graph: Graph,
+    can_compile: CanCompile | None = None,
+    most_nodes: int = model.MOST_FUSED_NODES,
+    streams: Streams | None = None,
+) -> list[Group]:
     """The groups of a graph, each after those that it reads. Types must be inferred. most_nodes=1 fuses nothing."""
-    return _Fusion(graph, can_compile or compilable(graph), most_nodes).groups()
+    return _Fusion(graph, can_compile or compilable(graph), most_nodes, streams).groups()
 
 
 def compilable(graph: Graph) -> CanCompile:
@@ -138,8 +146,8 @@ class _Draft:
 class _Fusion:
     """One cut of a graph: nodes in order, each joined to the groups that make what it reads."""
 
-    def __init__(self, graph: Graph, can_compile: CanCompile, most_nodes: int) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, can_compile: CanCompile, most_nodes: int, streams: Streams | None) -> None:
+        self.graph, self.streams = graph, streams
         self.can_compile = can_compile
         self.sizes = set(graph.symbols.values())
         self.most_nodes = most_nodes
@@ -163,6 +171,8 @@ class _Fusion:
         kind = "injective" if own == "elementwise" else own
         draft = _Draft(node, kind, at)
         self.draft_of[node] = draft
+        if kind == "complex" and (other := self.rows_of(node)) is not None:
+            self.merge(other, draft)
         if kind not in ("injective", "reduction") or (_is_view(node) and not _only_unit_sizes(node)):
             return
         if self.widens_stored(node):
@@ -179,6 +189,26 @@ class _Fusion:
         for other in sorted((d for d in before if d.kind == "injective"), key=lambda d: -d.last):
             if other is not draft and self.is_producer(other, node, draft) and self.fits(other, draft):
                 draft = self.merge(other, draft)
+
+    def rows_of(self, node: Node) -> _Draft | None:
+        """The group that makes the few rows of a product with constants, for nobody else; None where there is none."""
+        x, weight = [*node.inputs, None, None][:2]
+        maker = None if x is None or weight not in self.graph.constants else self.producers.get(x)
+        if self.streams is None or self.most_nodes == 1 or x is None or maker is None or len(node.outputs) != 1:
+            return None
+        given, made, draft = x.tensor.dims, node.outputs[0].tensor.dims, self.draft_of[maker]
+        sizes = [size for size in given if isinstance(size, int)]
+        if has(node, "convolution", "recurrent", "attention") or not same_shape(given[:-1], made[:-1]):
+            return None
+        if not given or len(sizes) < len(given) or not self.streams(math.prod(sizes[:-1]), sizes[-1]):
+            return None
+        anchor = draft.anchor.inputs[0] if draft.kind == "reduction" and draft.anchor is not None else x
+        views = any(_is_view(n) and not _only_unit_sizes(n) for n in draft.nodes) or self.is_shared_copy(draft)
+        if draft.kind not in ("injective", "reduction") or views or len(draft.nodes) >= self.most_nodes:
+            return None
+        if anchor is None or not same_shape(anchor.tensor.dims, given):
+            return None
+        return draft if self.consumers[x] == [node] and self.outputs(draft.nodes) == [x] else None
 
     def widens_stored(self, node: Node) -> bool:
         """Whether a node widens what is stored narrow: it stands with its readers then, so that just that is stored."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -125,11 +126,19 @@ class _Inference:
             raise blame(node, "shape inference", error) from error
 
     def node(self, node: Node) -> Node:
-        spec = operator_of(node)
         inputs = [None if v is None else self.new.get(v, v) for v in node.inputs]
+        values = [self.value_of(v) for v in inputs]
+        partials = [None if v is None else self.partial_of(v) for v in inputs]
+        small = tuple([None if v is None or v.size > model.FOLLOWED_ELEMENTS else v for v in values])
+        some = any(p is not None for p in partials)
+        same = node.typed is not None and not some and all(map(is_, inputs, node.inputs))
+        if same and all(map(is_, small, node.typed or ())):
+            self.new.update(zip(node.outputs, node.outputs))
+            self.learn(node, values, partials)
+            return node
+        spec = operator_of(node)
         attributes = self.subgraphs(node, inputs) if node.graphs else node.attributes
         node = node.replace(inputs=inputs, attributes=attributes)
-        values = [self.value_of(v) for v in inputs]
         input_types = [None if v is None else v.type for v in inputs]
         types: Sequence[Type | None] = [None] * len(node.outputs)
         if all(v is None or v.type is not None for v in inputs):
@@ -139,10 +148,11 @@ class _Inference:
                 if self.depth == 0:
                     raise
                 # A branch that is never taken may be wrong for these shapes: it fails when it is run.
-        partials = [None if v is None else self.partial_of(v) for v in inputs]
-        if any(p is not None for p in partials):
+        if some:
             types = refined(node, input_types, types, partials)
         made = node.replace(outputs=[self.define(v, t) for v, t in zip(node.outputs, types)])
+        if not some and not node.graphs and None not in types:
+            made.typed = small
         self.learn(made, values, partials)
         return made
 

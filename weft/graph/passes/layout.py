@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from weft.core import model
 from weft.graph.interpreter import operator_of
-from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.ir import Dim, Graph, Node, TensorType, Value
 from weft.graph.opspec import has
 from weft.graph.passes.fuse import Group
+from weft.graph.shapes import divided, follows, plus, same_shape
 
 CHANNEL = 1
 """The dimension of channels."""
@@ -42,17 +43,17 @@ class Layout:
     border: tuple[tuple[int, int], ...]
     fill: int = 0
 
-    def shape(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """The sizes of the array that holds it."""
-        padded = [size + before + after for size, (before, after) in zip(sizes, self.border)]
+    def shape(self, sizes: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The sizes of the array that holds it; those of channels are numbers."""
+        padded = [plus(size, before + after) for size, (before, after) in zip(sizes, self.border)]
         if self.factor == 1:
             return tuple(padded)
-        padded[CHANNEL] //= self.factor
+        padded[CHANNEL] = divided(padded[CHANNEL], self.factor)
         return (*padded, self.factor)
 
-    def elements(self, sizes: Sequence[int]) -> int:
-        """How many elements it takes."""
-        return math.prod(self.shape(sizes))
+    def stored(self, kind: TensorType) -> TensorType:
+        """The type of the array that holds a value of a type."""
+        return TensorType(kind.dtype, self.shape(kind.dims))
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class _Chooser:
         deep: int = 0,
     ) -> None:  # fmt: skip
         self.groups = groups
+        self.sizes = set(graph.symbols.values())
         self.lanes = lanes
         self.tile = tile
         self.narrow = narrow
@@ -144,13 +146,10 @@ class _Chooser:
     def factor(self, value: Value) -> int:
         """The same, for values of the caller's too."""
         kind = value.type
-        if not isinstance(kind, TensorType) or not kind.is_static:
-            return 0
-        sizes = kind.static
-        if len(sizes) < 3 or math.prod(sizes[2:]) == 1 or 0 in sizes:
+        if not _images(value) or not isinstance(kind, TensorType) or not follows(kind, self.sizes) or 0 in kind.dims:
             return 0
         widest = self.lanes * max(1, FLOAT_BYTES // _bytes(kind))
-        factor = math.gcd(sizes[CHANNEL], self.deep if self.deep and _bytes(kind) <= self.narrow else widest)
+        factor = math.gcd(channels_of(value), self.deep if self.deep and _bytes(kind) <= self.narrow else widest)
         return factor if factor >= model.LEAST_BLOCK else 0
 
     def apart(self, node: Node) -> bool:
@@ -191,7 +190,7 @@ class _Chooser:
 
     def convolves(self, anchor: Node) -> bool:
         """Whether a convolution reads channels in blocks as well as whole."""
-        channels, groups = anchor.outputs[0].tensor.static[CHANNEL], int(anchor.attributes.get("group", 1))
+        channels, groups = channels_of(anchor.outputs[0]), int(anchor.attributes.get("group", 1))
         if 1 < groups < channels and channels // groups % self.lanes:
             return False  # a block would be of several groups, which read different channels
         # A convolution to a few channels has its lanes along a row of the image.
@@ -202,7 +201,7 @@ class _Chooser:
         takers = [group for group in self.readers.get(value, ()) if self.takes(group, value)]
         windows = [n for group in takers for n in group.nodes if has(n, "bordered") and n.inputs[0] is value]
         fills = {int(node.attributes.get("border", 0)) for node in windows if any(map(any, _padding(node)))}
-        widths = [[0, 0] for _ in value.tensor.static]
+        widths = [[0, 0] for _ in value.tensor.dims]
         for node in windows:
             if len(fills) <= 1:
                 for width, (before, after) in zip(widths[2:], _padding(node)):
@@ -217,7 +216,7 @@ class _Chooser:
         if self.tile == 1 or not has(node, "bordered") or not _mixes_channels(node) or _is_padded_by_size(node):
             return 0
         assert image is not None and weight is not None
-        if _bytes(image.tensor) == FLOAT_BYTES:
+        if _bytes(image.tensor) == FLOAT_BYTES or not (image.tensor.is_static and node.outputs[0].tensor.is_static):
             return 0
         step = int((node.attributes.get("strides") or [1])[-1])
         reach = (weight.tensor.static[-1] - 1) * int((node.attributes.get("dilations") or [1])[-1])
@@ -240,8 +239,10 @@ class _Whole(_Chooser):
         kind = value.type
         if value in self.plain or not _images(value) or not isinstance(kind, TensorType) or kind.core is None:
             return 0
-        channels = kind.static[CHANNEL]
-        if kind.core.name not in self.together or 0 in kind.static or channels * kind.core.bytes % model.ROW_BYTES:
+        channels = channels_of(value)
+        if kind.core.name not in self.together or not kind.is_static or 0 in kind.static:
+            return 0
+        if channels * kind.core.bytes % model.ROW_BYTES:
             return 0
         return channels
 
@@ -283,7 +284,7 @@ class _Whole(_Chooser):
     def convolves(self, anchor: Node) -> bool:
         """Whether a convolution reads channels together: one in groups has its channels apart."""
         groups = int(anchor.attributes.get("group", 1))
-        return groups in (1, anchor.outputs[0].tensor.static[CHANNEL])
+        return groups in (1, channels_of(anchor.outputs[0]))
 
     def feeds(self, group: Group, value: Value) -> bool:
         """Whether convolutions read what a group moves or converts, and nobody who would rather have it plain."""
@@ -297,7 +298,7 @@ class _Whole(_Chooser):
 
     def layout(self, value: Value, factor: int) -> Layout:
         """Nothing around it: a fetch beyond an edge gives zeros."""
-        return Layout(factor, ((0, 0),) * len(value.tensor.static))
+        return Layout(factor, ((0, 0),) * len(value.tensor.dims))
 
 
 def tiled(places: int, most: int) -> int:
@@ -319,7 +320,7 @@ def _turns(node: Node, to_last: bool) -> bool:
     """Whether a node moves the channels of images behind their places, or from there to where they belong."""
     if node.op != "Transpose" or not _images(node.outputs[0]):
         return False
-    rank = len(node.outputs[0].tensor.static)
+    rank = len(node.outputs[0].tensor.dims)
     last, first = [0, *range(2, rank), CHANNEL], [0, rank - 1, *range(1, rank - 1)]
     return list(node.attributes.get("perm") or range(rank)[::-1]) == (last if to_last else first)
 
@@ -352,9 +353,17 @@ def _padding(node: Node) -> list[tuple[int, int]]:
 
 
 def _images(value: Value) -> bool:
-    """Whether a value has channels and places."""
+    """Whether a value has channels, as many as a number says, and places."""
     kind = value.type
-    return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3 and math.prod(kind.static[2:]) > 1
+    if not isinstance(kind, TensorType) or kind.shape is None or len(kind.dims) < 3:
+        return False
+    return isinstance(kind.dims[CHANNEL], int) and any(size != 1 for size in kind.dims[2:])
+
+
+def channels_of(value: Value) -> int:
+    """How many channels an image has; 0 where no number says it."""
+    count = value.tensor.dims[CHANNEL]
+    return count if isinstance(count, int) else 0
 
 
 def _is_channelwise(node: Node) -> bool:
@@ -369,7 +378,7 @@ def _is_channelwise(node: Node) -> bool:
         return int(node.attributes.get("axis", 0)) == CHANNEL and _aligned(node)
     if not is_elementwise(node):
         return False
-    shape = node.outputs[0].tensor.static
+    shape = node.outputs[0].tensor.dims
     return all(_broadcasts(v, shape) for v in node.inputs if v is not None)
 
 
@@ -380,17 +389,18 @@ def is_elementwise(node: Node) -> bool:
 
 def _keeps_channels(node: Node) -> bool:
     first = node.inputs[0]
-    return first is not None and first.tensor.static[:2] == node.outputs[0].tensor.static[:2]
+    return first is not None and same_shape(first.tensor.dims[:2], node.outputs[0].tensor.dims[:2])
 
 
 def _aligned(node: Node) -> bool:
     """Whether the parts of a concatenation start at whole blocks."""
-    return all(v is not None and v.tensor.static[CHANNEL] % model.LEAST_BLOCK == 0 for v in node.inputs)
+    return all(v is not None and channels_of(v) % model.LEAST_BLOCK == 0 for v in node.inputs)
 
 
-def _broadcasts(value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether an operand lines up with a shape from the right."""
+def _broadcasts(value: Value, shape: tuple[Dim, ...]) -> bool:
+    """Whether an operand lines up with a shape from the right; of open sizes it is asked when they are known."""
     kind = value.type
-    if not isinstance(kind, TensorType) or not kind.is_static or len(kind.static) > len(shape):
+    if not isinstance(kind, TensorType) or kind.shape is None or len(kind.dims) > len(shape):
         return False
-    return all(a in (1, b) for a, b in zip(reversed(kind.static), reversed(shape)))
+    pairs = zip(reversed(kind.dims), reversed(shape))
+    return all(a == 1 or not (isinstance(a, int) and isinstance(b, int)) or a == b for a, b in pairs)

@@ -11,6 +11,9 @@ constant for each channel; unsigned weights become signed ones, and signed data 
 makes them, since that (u8 times s8) is the product that processors have. QLinearConv, QLinearMatMul, ConvInteger and
 MatMulInteger take the same form.
 
+What a QuantizeLinear divides by goes into constants that its input was multiplied with and added to, where nothing else
+reads that: (x * a + b) / s becomes x * (a / s) + b / s, a division less for each element (`WEFT_EXACT` keeps it).
+
 A DequantizeLinear moves behind operators that only copy, so that products see it, and one that undoes a QuantizeLinear
 of the same scale goes with it: QuantizeLinear(DequantizeLinear(x)) -> x.
 """
@@ -21,6 +24,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.core.knobs import knobs
 from weft.expr.intrinsics import FLOAT8_FORMS
 from weft.graph.ir import NUMPY_TYPES, Array, Graph, Node, TensorType, Value, all_graphs, dtype_name
 from weft.graph.opspec import has
@@ -401,6 +405,58 @@ def _behind_copy(node: Node, scope: Scope) -> Replacement:
     return [Node("DequantizeLinear", [copy, *before.inputs[1:]], node.outputs, attributes, node.name, node.origin)]
 
 
+def _quantizing(node: Node, scope: Scope) -> Replacement:
+    """QuantizeLinear: undone, or without a division."""
+    made = _undone(node, scope)
+    return made if made is not None or knobs.exact else _without_division(node, scope)
+
+
+def _without_division(node: Node, scope: Scope) -> Replacement:
+    scale = scope.constant(node.inputs[1])
+    if scale is None or scale.size != 1 or scale.dtype != np.float32 or node.attributes.get("precision", 0):
+        return None
+    divisor = np.float32(scale.reshape(()))
+    if divisor == 1 or not np.isfinite(divisor) or divisor <= 0:
+        return None
+    if scope.constant(node.inputs[0]) is not None or not _is_divisible(node.inputs[0], scope):
+        return None
+    one = scope.new_constant(np.ones(scale.shape, np.float32), "one")
+    return [node.replace(inputs=[_divided(node.inputs[0], divisor, scope), one, *node.inputs[2:]])]
+
+
+_DIVIDED = {"Add": (True, 0, 1), "Relu": (True, 0), "Mul": (False, 0, 1), "DequantizeLinear": (False, 1)}
+"""Which inputs of operators are divided where the result is: all of these, or a constant among them."""
+
+
+def _factors(node: Node, scope: Scope) -> list[int]:
+    """Which inputs of a node are divided where its result is; none: it is impossible."""
+    all_of_them, *places = _DIVIDED[node.op]
+    return places if all_of_them else [i for i in places if scope.constant(node.inputs[i]) is not None][:1]
+
+
+def _is_divisible(value: Value | None, scope: Scope) -> bool:
+    """Whether constants that a value is made with can be divided instead of it, and nothing else reads it."""
+    if scope.constant(value) is not None:
+        return True
+    node = scope.single(value, *_DIVIDED)
+    if node is None or node.outputs[0].tensor.dtype != "float32":
+        return False
+    places = _factors(node, scope)
+    return bool(places) and all(_is_divisible(node.inputs[i], scope) for i in places)
+
+
+def _divided(value: Value | None, divisor: np.float32, scope: Scope) -> Value:
+    """Such a value over a divisor."""
+    assert value is not None
+    known = scope.constant(value)
+    if known is not None:
+        return scope.new_constant((known / divisor).astype(np.float32), value.name)
+    node = scope.producers[value]
+    places = _factors(node, scope)
+    inputs = [_divided(v, divisor, scope) if i in places else v for i, v in enumerate(node.inputs)]
+    return scope.make(node, node.op, inputs, **node.attributes)
+
+
 def _undone(node: Node, scope: Scope) -> Replacement:
     """QuantizeLinear of a DequantizeLinear with the same scale and zero point -> the small integers."""
     before = scope.producer(node.inputs[0], "DequantizeLinear")
@@ -431,6 +487,6 @@ _RULES: dict[str, Rule] = {
     "Conv": _convolution,
     "MatMul": _product,
     "Gemm": _product,
-    "QuantizeLinear": _undone,
+    "QuantizeLinear": _quantizing,
 }
 """The rules by operator; those that only move elements have another."""

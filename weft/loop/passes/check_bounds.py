@@ -26,7 +26,7 @@ from weft.core.errors import BoundsError
 from weft.expr.bounds import Ranges, interval
 from weft.expr.intervals import Interval
 from weft.expr.intrinsics import REPORT
-from weft.expr.linear import add_scaled
+from weft.expr.linear import Poly, add_scaled
 from weft.expr.nodes import (
     Address,
     And,
@@ -34,6 +34,7 @@ from weft.expr.nodes import (
     Call,
     Const,
     Expr,
+    FloorDiv,
     Load,
     Or,
     Select,
@@ -54,6 +55,7 @@ from weft.expr.nodes import (
     select,
     sub,
 )
+from weft.expr.proof import Prover
 from weft.expr.structural import structural_equal
 from weft.expr.trial import tried_interval
 from weft.expr.visit import children, free_vars, map_all, substitute
@@ -501,13 +503,23 @@ def _proven(ranges: Ranges, index: Expr, size: Expr) -> bool:
     if lanes > 1:
         zero, high = broadcast(index_expr(0), lanes), broadcast(size, lanes)
         return prover.proves(less_equal(zero, index)) and prover.proves(less(index, high))
-    poly = prover.poly(index)
-    terms, constant = add_scaled(prover.poly(size), poly, -1)
-    if prover.nonneg(poly) and prover.nonneg((terms, constant - 1)):
+    poly, end = prover.poly(index), prover.poly(size)
+    if _lies_below(prover, poly, end):
         return True
+    for term, factor in poly[0].items():  # i + j // 37 < 5 where it is known that 37 * i + j < 185
+        kind, inside, by = prover.parts.get(term, (None, poly, 0)) if not isinstance(term, tuple) else (None, poly, 0)
+        if kind is FloorDiv and factor == 1 and isinstance(by, int) and by > 0:
+            rest = {key: value for key, value in poly[0].items() if key is not term}, poly[1]
+            if _lies_below(prover, add_scaled(inside, rest, by), add_scaled(({}, 0), end, by)):
+                return True
     whole = int_value(size)
     tried = None if whole is None else tried_interval(index, ranges)
     return tried is not None and whole is not None and 0 <= tried[0] and tried[1] < whole
+
+
+def _lies_below(prover: Prover, poly: Poly, end: Poly) -> bool:
+    terms, constant = add_scaled(end, poly, -1)
+    return prover.nonneg(poly) and prover.nonneg((terms, constant - 1))
 
 
 def _clamped(index: Expr, size: Expr) -> Expr:

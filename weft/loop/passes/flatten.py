@@ -40,7 +40,7 @@ from weft.expr.nodes import (
 from weft.expr.visit import map_all, uses_any
 from weft.loop.ir import Allocate, For, Func, Stmt, Store
 from weft.loop.passes.support import Linear, linear, linear_interval
-from weft.loop.visit import Mutator, walk_stmts
+from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
 
 def flatten(func: Func) -> Func:
@@ -200,7 +200,9 @@ class _Flattener(Mutator):
 
 def _knows_float8(func: Func) -> bool:
     made = [s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate)]
-    return any(isinstance(b, Buffer) and b.dtype in FLOAT8 for b in (*func.params, *made))
+    if any(isinstance(b, Buffer) and b.dtype in FLOAT8 for b in (*func.params, *made)):
+        return True
+    return any(e.dtype in FLOAT8 for e in walk_exprs(func.body, Cast))
 
 
 class _Float8(Mutator):

@@ -37,7 +37,7 @@ from weft.expr.nodes import (
     int_value,
 )
 from weft.expr.structural import structural_key
-from weft.expr.visit import children, map_all, rebuild, walk
+from weft.expr.visit import children, map_all, rebuild, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import (
     Copier,
@@ -285,11 +285,21 @@ class _LoopMover(Mutator):
         return s if same else Store(s.buffer, indices, value, predicate)
 
     def visit_Let(self, s: Let) -> Stmt:
-        value = self._sum(s.value, s.var.name) if s.value.dtype is INDEX and _is_sum(s.value) else self.expr(s.value)
-        if type(value) is Var:
-            return self.stmt(substitute_stmt(s.body, {s.var: value}))
-        body = self.stmt(s.body)
-        return s if value is s.value and body is s.body else Let(s.var, value, body)
+        inner: Stmt = s
+        names: dict[Var, Expr] = {}  # those that only name another: put in place once, below all of these bindings
+        kept: list[tuple[Let, Expr]] = []
+        while isinstance(inner, Let):
+            value = substitute(inner.value, names)
+            value = self._sum(value, inner.var.name) if value.dtype is INDEX and _is_sum(value) else self.expr(value)
+            if type(value) is Var:
+                names[inner.var] = value
+            else:
+                kept.append((inner, value))
+            inner = inner.body
+        body = self.stmt(substitute_stmt(inner, names))
+        for let, value in reversed(kept):
+            body = let if value is let.value and body is let.body else Let(let.var, value, body)
+        return body
 
     def visit_For(self, s: For) -> Stmt:
         # What is invariant here was invariant in a loop inside too, and stands before that loop already.

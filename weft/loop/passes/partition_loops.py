@@ -119,15 +119,17 @@ def _form(node: Expr) -> Linear | None:
 class _Bound:
     """A value of the loop variable from which on (or up to which) a test holds whatever the inner loops do.
 
-    `exact`: on the other side of the bound the test fails, so that what it guards is empty there.
+    `exact`: on the other side of the bound the test fails, so that what it guards is empty there. An upper bound has
+    the `end` from which on it fails whatever the inner loops do.
     """
 
-    __slots__ = ("test", "value", "exact")
+    __slots__ = ("test", "value", "exact", "end")
 
-    def __init__(self, test: _Test, value: Expr, exact: bool) -> None:
+    def __init__(self, test: _Test, value: Expr, exact: bool, end: Expr | None = None) -> None:
         self.test = test
         self.value = value
         self.exact = exact
+        self.end = end
 
 
 class _Replacer(Mutator):
@@ -227,8 +229,10 @@ class _Partitioner(Mutator):
                 numerator = Linear({}, factor - 1).plus(least, -1)
                 lower.append(_Bound(test, self._quotient(numerator, factor), exact))
             else:  # v < floor(least / -factor) + 1
-                numerator = least.shifted(-factor)
-                upper.append(_Bound(test, self._quotient(numerator, -factor), exact))
+                value = self._quotient(least.shifted(-factor), -factor)
+                against = _least(Linear({}, 0).plus(test.form.without(loop.var), -1), loop.var, inner, bound)
+                most = None if against is None else Linear({}, -factor).plus(against[0], -1)
+                upper.append(_Bound(test, value, exact, None if most is None else self._quotient(most, -factor)))
         return lower, upper
 
     def _quotient(self, numerator: Linear, divisor: int) -> Expr:
@@ -238,6 +242,9 @@ class _Partitioner(Mutator):
 
     def _pieces(self, loop: For) -> Stmt | None:
         lower, upper = self._bounds_of(loop)
+        ends = [each.end for each in upper if each.end is not None]
+        if 1 < len(ends) == len(upper) and all(structural_equal(end, ends[0]) for end in ends):
+            loop, upper = self._trimmed(loop, upper, ends[0])
         pieces = self._cut(loop, lower, upper)
         if pieces is None and loop.kind in ("vectorized", "unrolled"):
             # Lanes where nothing happens can go, although those that read padding have to stay.
@@ -245,6 +252,18 @@ class _Partitioner(Mutator):
             if [*map(len, skipping)] != [len(lower), len(upper)]:
                 pieces = self._cut(loop, *skipping)
         return pieces
+
+    def _trimmed(self, loop: For, upper: list[_Bound], end: Expr) -> tuple[For, list[_Bound]]:
+        """The loop without the iterations at an open end in which nothing happens; what is left of its bounds."""
+        known: dict[Expr, Expr] = {each.test.node: FALSE for each in upper}
+        if int_value(end) is not None or loop.kind != "serial":
+            return loop, upper
+        if not is_empty(_Replacer(known, self.bounds).stmt(loop.body)):
+            return loop, upper
+        held: dict[Expr, Expr] = {each.test.node: TRUE for each in upper if each.exact}
+        extent = simplify(maximum(minimum(loop.extent, end), index_expr(0)), self.ranges)
+        body = _Replacer(held, self.bounds).stmt(loop.body)
+        return loop.replace(extent=extent, body=body), [each for each in upper if not each.exact]
 
     def _cut(self, loop: For, lower: list[_Bound], upper: list[_Bound]) -> Stmt | None:
         """The loop in pieces by some of its bounds; None where it stays whole."""

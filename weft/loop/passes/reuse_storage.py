@@ -18,14 +18,15 @@ from __future__ import annotations
 from typing import Any
 
 from weft.core import model
-from weft.expr.nodes import Address, Buffer, Const, Expr, Load, Var, int_value, product
+from weft.expr.nodes import Address, Buffer, Expr, Load, Var, int_value, product
 from weft.expr.structural import structural_key
-from weft.expr.visit import children, free_vars
+from weft.expr.visit import bits, children, free_vars
 from weft.loop.ir import Allocate, For, Func, Stmt, Store
 from weft.loop.passes.support import rename_repeated
 from weft.loop.visit import BufferReplacer, Mutator, child_exprs, child_stmts, walk_stmts
 
 _NONE: frozenset[Buffer] = frozenset()
+_ACCESSES = bits((Load, Address))
 
 
 def reuse_storage(func: Func) -> Func:
@@ -100,8 +101,7 @@ class _Lifetimes:
 
     def _read(self, e: Expr) -> frozenset[Buffer]:
         """The buffers of an expression, remembered for each part of it."""
-        kind = type(e)
-        if kind is Var or kind is Const:
+        if not e.holds & _ACCESSES:
             return _NONE
         found = self.read.get(e)
         if found is None:

@@ -32,7 +32,7 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.simplify import simplify
-from weft.expr.visit import free_vars, map_all, substitute
+from weft.expr.visit import free_vars, map_all, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Stmt, Store
 from weft.loop.tree import (
     axis_loops,
@@ -62,21 +62,20 @@ def lay_out(
     border instead. The caller promises that the border holds that number; the program writes nothing there.
     """
     old = buffer_named(func, buffer, "lay_out")
-    sizes = [int_value(size) for size in old.shape]
+    rank = len(old.shape)
     if old not in func.params or old.strides is not None:
         raise ScheduleError("lay_out", buffer, "it is no parameter with the usual strides")
-    if any(size is None for size in sizes):
-        raise ScheduleError("lay_out", buffer, "its sizes are not constant")
-    if len(before) != len(sizes) or len(after) != len(sizes) or any(n < 0 for n in (*before, *after)):
-        raise ScheduleError("lay_out", buffer, f"give {len(sizes)} widths of at least 0 before and after")
-    if not 0 <= dimension < len(sizes) or factor < 1 or (sizes[dimension] or 0) % factor:
+    if len(before) != rank or len(after) != rank or any(n < 0 for n in (*before, *after)):
+        raise ScheduleError("lay_out", buffer, f"give {rank} widths of at least 0 before and after")
+    size = int_value(old.shape[dimension]) if 0 <= dimension < rank else None
+    if factor < 1 or size is None or size % factor:
         raise ScheduleError("lay_out", buffer, f"a factor of {factor} does not divide dimension {dimension}")
     if factor > 1 and (before[dimension] or after[dimension]):
         raise ScheduleError("lay_out", buffer, "the dimension that is divided into blocks cannot have a border")
-    shape = [(size or 0) + a + b for size, a, b in zip(sizes, before, after)]
+    shape = [simplify(add(size, index_expr(a + b))) for size, a, b in zip(old.shape, before, after)]
     if factor > 1:
-        shape = [*shape[:dimension], shape[dimension] // factor, *shape[dimension + 1 :], factor]
-    layout = _Layout(old, old.replace(shape=[index_expr(n) for n in shape]), dimension, factor, tuple(before), fill)
+        shape = [*shape[:dimension], index_expr(size // factor), *shape[dimension + 1 :], index_expr(factor)]
+    layout = _Layout(old, old.replace(shape=shape), dimension, factor, tuple(before), fill)
 
     def change(block: Block, _: object) -> Block:
         if all(r.buffer is not old for r in (*block.reads, *block.writes)):
@@ -239,7 +238,7 @@ def last_axis(func: Func, block: str, axis: str) -> Result:
     mine = [loop for loop in loops if loop.var is old.bindings[at]]
     if not mine or kind == "ordered" or any(loop.kind != "serial" for loop in loops):
         raise ScheduleError("last_axis", axis, f"it has no plain loop of its own around {block} alone")
-    if any(free_vars(loop.extent) for loop in loops):
+    if any(uses_any(one.extent, {loop.var for loop in loops}) for one in loops):
         raise ScheduleError("last_axis", axis, f"the loops around {block} depend on one another")
     last = max(i for i, one in enumerate(old.axes) if one.kind == kind)
     order = [i for i in range(len(old.axes)) if i != at]

@@ -39,6 +39,9 @@ def _by_digits(bindings: Sequence[Expr], loops: Sequence[For], tests: Sequence[E
     ranges = Ranges()
     for loop in loops:
         ranges = ranges.with_loop(loop.var, loop.extent)
+    still: dict[Var, Expr] = {loop.var: index_expr(0) for loop in loops if int_value(loop.extent) == 1}
+    bindings, tests = ([substitute(e, still) for e in part] for part in (bindings, tests))
+    loops = [loop for loop in loops if loop.var not in still]
     seen: set[Var] = set()
     for binding in bindings:
         digits: list[tuple[int, Var]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Expr, Load, Var
+from weft.expr.nodes import Buffer, Expr, Load, Var, index_expr, int_value
 from weft.expr.simplify import simplify
 from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Block, For, Func, Stmt, Store
@@ -68,9 +68,17 @@ def compute_inline(func: Func, block: str) -> Result:
     store = _plain_store(producer, "compute_inline")
     if store.buffer in func.buffers:
         raise ScheduleError("compute_inline", block, f"{store.buffer.name} is an output, which has to be stored")
-    axes = {axis.var for axis in producer.axes}
-    variables = tuple(i for i in store.indices if isinstance(i, Var))
-    if len(set(variables)) != len(store.indices) or set(variables) != axes:
+    alone = {i for i in store.indices if isinstance(i, Var)}
+    ones: dict[Var, Expr] = {
+        axis.var: index_expr(0) for axis in producer.axes if int_value(axis.extent) == 1 and axis.var not in alone
+    }
+    indices = [substitute(index, ones) for index in store.indices]
+    axes = {axis.var for axis in producer.axes if axis.var not in ones}
+    plain = [index for index in indices if isinstance(index, Var)]
+    sized = zip(indices, store.buffer.shape)
+    chosen = [Var("one") if int_value(index) == 0 and int_value(size) == 1 else index for index, size in sized]
+    variables = tuple(one for one in chosen if isinstance(one, Var))
+    if len(variables) != len(indices) or len(plain) != len(axes) or set(plain) != axes:
         raise ScheduleError("compute_inline", block, f"{block} does not store each element at the index of its axes")
     if any(b is not producer for b in writers(func.body, store.buffer)):
         raise ScheduleError("compute_inline", block, f"{store.buffer.name} is written by other blocks too")
@@ -79,7 +87,7 @@ def compute_inline(func: Func, block: str) -> Result:
         if has_opaque_access(consumer, store.buffer):
             raise ScheduleError("compute_inline", block, f"{consumer.name} takes the address of {store.buffer.name}")
         _check_private(func, path, store, consumer)
-    replacer = _Inline(store.buffer, variables, store.value)
+    replacer = _Inline(store.buffer, variables, substitute(store.value, ones))
     rest = replace_last(func, path, None)
     names = {b.name for b in consumers}
 

@@ -112,9 +112,13 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
         known = ranges_of(func, [])
         for axis in block.axes:
             known = known.with_loop(axis.var, axis.extent)
-        rewrite = _Relayout(
-            old, new, lambda at: [simplify(substitute(f, dict(zip(variables.values(), at))), known) for f in formulas]
-        )
+
+        def at(f: Expr, indices: Sequence[Expr]) -> Expr:
+            # Of (i * 197 + j) // 64 nothing is left of the row that i and j are, where it is taken apart.
+            plain = substitute(f, dict(zip(variables.values(), indices)))
+            return min(plain, simplify(plain, known), key=lambda e: sum(1 for _ in walk(e)))
+
+        rewrite = _Relayout(old, new, lambda indices: [at(f, indices) for f in formulas])
         return rebody(block, rewrite.stmt(block.body), None if block.init is None else rewrite.stmt(block.init))
 
     body = map_bindings(func.body, change, [])

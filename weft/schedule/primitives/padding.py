@@ -104,10 +104,10 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
 
 
 @primitive
-def overrun(func: Func, block: str, axis: int) -> Result:
-    """Computes an intermediate on past the end of an axis, as far as its loops go: what is read there is the last
-    place again (of another intermediate memory that nobody has written), and what is made there nobody reads. A tile at
-    the edge then needs no test in its inner loops.
+def overrun(func: Func, block: str, axis: int, tile: int = 0) -> Result:
+    """Computes an intermediate on past the end of an axis, as far as its loops go, or to the end of a `tile`: what is
+    read there is the last place again (of another intermediate memory that nobody has written), and what is made there
+    nobody reads. A tile at the edge then needs no test in its inner loops.
 
     rewrite: for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[io*8 + i]) where io*8 + i < n
              ->  for io in range(ceil(n/8)): for i in range(8): C[io*8 + i] = f(A[min(io*8 + i, n - 1)])
@@ -128,6 +128,12 @@ def overrun(func: Func, block: str, axis: int) -> Result:
     tests = [t for t in conjuncts(found.predicate) if not _ends_axis(t, binding, old.extent, ranges)]
     if len(tests) == len(conjuncts(found.predicate)) or not prove(less(binding, extent), ranges):
         raise ScheduleError("overrun", place, "no test at the end of its loops holds it back")
+    if tile > 0:
+        whole = simplify(mul(ceildiv(old.extent, index_expr(tile)), index_expr(tile)), ranges)
+        if structural_equal(whole, simplify(old.extent, ranges)):
+            raise ScheduleError("overrun", place, "its tiles are whole")
+        if not prove(less(binding, whole), ranges):
+            extent, tests = whole, [*tests, less(binding, whole)]
     axes = [Axis(a.var, extent, a.kind) if a is old else a for a in found.axes]
     larger = {body.buffer: _grown(func, found, body, old, extent, place, "overrun")}
     loads = [load for load in walk_exprs(body, Load) if isinstance(load, Load) and load.buffer is not body.buffer]

@@ -31,8 +31,9 @@ from weft.ops.convolution_window import Pads, Window
 from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
-from weft.targets.cpu import model
-from weft.targets.cpu.sketches.attention import padded
+from weft.targets.cpu import amx, model
+from weft.targets.cpu.microkernels import dots
+from weft.targets.cpu.sketches.attention import factors, padded
 from weft.targets.cpu.sketches.few_bits import panel
 from weft.targets.cpu.sketches.winograd import register_share
 
@@ -71,10 +72,10 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
     lanes = target.vector_bytes // 4
 
     def propose(sizes: Sequence[int], dtype: str) -> Sequence[int] | None:
-        found = Sizes(*sizes)
+        found = Sizes(*map(abs, sizes))
         if lanes < 4 or found.queries < model.LEAST_QUERIES or found.keys < lanes or found.size < 4:
             return None
-        return padded(found, target, dtype)
+        return padded(found, target, dtype) if min(sizes) > 0 else factors(Sizes(*sizes), target, dtype)
 
     return propose
 
@@ -82,6 +83,20 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 def panel_proposer(target: Target) -> Callable[[int, int], tuple[str, int] | None]:
     """What `few_bits` asks: of many rows floats are multiplied faster than three digits, once weights are unpacked."""
     return lambda rows, columns: panel(target, columns) if rows <= model.MOST_DIGIT_ROWS else None
+
+
+def dotted_channels(target: Target) -> Mapping[tuple[str, str], int]:
+    """What `fill_rows` asks: dot products take whole groups of channels; tiles are filled up in registers."""
+    if amx.available(target):
+        return {}
+    found = {kind: dots((kind, "int8", "int32"), target) for kind in ("uint8", "int8")}
+    return {("ConvInteger", kind): dot.group for kind, dot in found.items() if dot is not None}
+
+
+def multiplies_signed(target: Target) -> bool:
+    """What `signed_data` asks."""
+    mixed, signed = (dots((kind, "int8", "int32"), target) for kind in ("uint8", "int8"))
+    return mixed is None and signed is not None
 
 
 def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
@@ -125,7 +140,7 @@ def alternatives(
             continue
         extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
-        if node.inputs[0] is not None and not node.inputs[0].tensor.is_static:
+        if node.inputs[0] is not None and any(not isinstance(side, int) for side in node.inputs[0].tensor.dims[2:]):
             attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
     return made

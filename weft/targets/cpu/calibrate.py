@@ -24,7 +24,7 @@ from weft.core.errors import TargetError
 from weft.runtime.cache_folder import cache_folder, cache_problem, write_whole
 from weft.runtime.jit import compile_module
 from weft.targets.base import Target
-from weft.targets.cpu.machine import CACHE_FILE, Core
+from weft.targets.cpu.machine import CACHE_FILE, Core, core_of
 from weft.targets.cpu.parse import native
 from weft.targets.cpu.peaks import UNROLL, accumulators, fma_ir, full_width_machine, vector_bytes
 
@@ -101,7 +101,7 @@ def measure(target: Target) -> Core:
         multiply_adds=_rounded(1 / issued), latency=_rounded(waited), loads=_rounded(bytes_a_cycle(first // 2) / width),
         second_level=_rounded(bytes_a_cycle(second // 2)), memory=_rounded(bytes_a_cycle(data.nbytes)),
         third_level=_rounded(bytes_a_cycle(min(third // 2, data.nbytes // 4) or second // 2)),
-        gigahertz=_rounded(1e-9 / cycle),
+        gigahertz=_rounded(1e-9 / cycle), bank_span=core_of(target).bank_span,
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _rounded(value: float) -> float:
 
 def calibrate(target: Target) -> Mapping[str, float]:
     """Measures, and keeps what was found."""
-    core = asdict(measure(target))
+    core = {name: number for name, number in asdict(measure(target)).items() if number}
     folder = cache_folder()
     if folder is None:
         raise TargetError(f"what was measured cannot be kept: {cache_problem() or 'there is no cache folder'}")

@@ -107,7 +107,8 @@ class _Priced:
         if depthwise:
             pixels = min(pixels, max(4, model.MOST_UNROLLED // depth))
         size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, max(self.target.vector_registers, 8))
-        walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs)
+        pitch = 0 if depthwise else 4 * block * sizes.step
+        walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs, pitch)
         again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)
         return float(seconds(again * depth * size.least(walk), self.target))
 

@@ -4,6 +4,8 @@ What `weft doctor --calibrate` measured on this machine comes first. Of the tabl
 V1 and Cortex-A53 were compared with Arm's optimization guides as LLVM's scheduling models cite them, those of Apple M1
 with Dougall Johnson's measurements, those of the X60 with LLVM's on a Banana Pi F3; the others are general knowledge of
 these processors. Bytes a cycle and clocks are rough. A processor neither measured nor listed gets what most have.
+Neoverse N1 was measured: sums wait 2 cycles for each other; of loads of two lines, at the same 16 of 64 bytes, one
+starts at a time.
 """
 
 from __future__ import annotations
@@ -43,6 +45,12 @@ class Core:
     gigahertz: float = 2.5
     in_flight: int = 100
     """Instructions that wait for their operands while later ones run."""
+    bank_span: int = 0
+    """Bytes apart, or a multiple of them, at which loads of two lines are in each other's way; 0 where none are."""
+
+    def clashes(self, pitch: int | None) -> bool:
+        """Whether loads that lie so many bytes apart start one after the other."""
+        return self.bank_span > 0 and pitch is not None and abs(pitch) >= self.bank_span and pitch % self.bank_span == 0
 
 
 _ZEN = Core(latency=4.0, second_level=32.0, third_level=16.0, memory=8.0, gigahertz=3.5)
@@ -64,7 +72,7 @@ CORES = {
     "cortex-a55": Core(multiply_adds=1.0, loads=1.0, second_level=8.0, third_level=4.0, memory=2.0, gigahertz=1.8),
     "cortex-a72": Core(multiply_adds=1.0, latency=7.0, loads=1.0, second_level=16.0, gigahertz=1.8),
     "cortex-a76": Core(second_level=32.0, gigahertz=2.4),
-    "neoverse-n1": Core(second_level=32.0, gigahertz=2.6),
+    "neoverse-n1": Core(latency=2.0, second_level=18.0, gigahertz=2.5, bank_span=64),
     "neoverse-v1": Core(multiply_adds=4.0, loads=3.0, second_level=32.0, gigahertz=2.6),
     "neoverse-n2": Core(second_level=32.0, gigahertz=2.8),
     "neoverse-v2": Core(multiply_adds=4.0, loads=3.0, second_level=64.0, gigahertz=2.8),

@@ -5,8 +5,9 @@ FAR_CYCLES, TILE_CYCLES, UNEVEN and IMAGE_LOADS are those that the rules of vers
 convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES are judgements that put families in order: nobody has
 fitted them. What stands from UNBLOCKED to TRANSFORM_CYCLES was fitted by hand to 42 shapes on an Emerald Rapids
 (AVX-512, seven shapes at a time: noisy; convolutions of 24 to 136 channels, windows over single channels, transposed
-ones; none of `benchmarks.odd` or `benchmarks.cost_model` is among them). AVX2 and Arm take the same numbers. Errors on
-shapes that were held out: docs/schedules.md, by `python -m benchmarks.cost_model`.
+ones), OPEN_WINDOW and PACKING_CYCLES to a depthwise convolution and a product of `FITTED` on a Neoverse N1. None of
+`benchmarks.odd`, or of the shapes that `benchmarks.cost_model` holds out, is among them; errors there:
+docs/schedules.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SHARES = {
 
 LOAD_SHARE, STEP_CYCLES, VECTOR_CYCLES, FAR_CYCLES = 1.13, 1.0, 0.25, 2.5
 """What loads take beyond what a core can start; cycles of a step beyond what it issues; cycles that a vector of weights
-waits for, from the second-level cache, and from behind it."""
+waits for, from the second-level cache, and, as long as a line of one, from behind it."""
 
 MOST_DIGIT_ROWS = 16
 """Rows whose digits are multiplied with weights of few bits. Measured on a Neoverse N1: a row of digits takes 1 cycle
@@ -47,9 +48,13 @@ of fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_mod
 IMAGE_LOADS = 3
 """How many loads a vector of an image counts for that is rarely aligned, and comes from the second-level cache."""
 
-UNBLOCKED, UNPACKED, TURNED_CYCLES = 1.08, 1.5, 0.5
-"""How much longer than counted a register tile takes that is in no blocks for the caches; whose lanes read memory as it
-lies; and cycles for each element of a tile that is turned to be stored."""
+UNBLOCKED, UNPACKED, OPEN_WINDOW, TURNED_CYCLES, PACKING_CYCLES = 1.08, 0.5, 2.0, 0.5, 8.0
+"""How much longer than counted a register tile takes that is in no blocks for the caches; by what share one does whose
+lanes, as long as a line of a cache, read memory as it lies; how much longer, where they read the edges of an image, by
+tests; cycles for each element of a tile that is turned to be stored, and of an operand that is packed in each call."""
+
+COUNTS_AS_LINE = 32
+"""Vectors of so many bytes take what those of a whole line take: those of AVX2, until somebody measures them."""
 
 CROSSING = 0.15
 """How much longer convolutions in rows take, as a share, where each vector crosses a line of the cache."""
@@ -195,6 +200,10 @@ ATTENTION_UNROLLED, ATTENTION_ROWS, ATTENTION_BLOCK = 4, 12, (16, 48)
 """Attention in vectors: steps of a product that are written out and queries of a register tile, at most; the least and
 the most queries of a block."""
 
+OPEN_LENGTHS, SCORE_WAIT, LOAD_CYCLES = (100, 300), 8.0, 0.15
+"""Tiles of attention over open lengths: those for which they are chosen; the cycles for which a vector of scores waits
+where they come one at a time; those of a load beside multiply-adds that it does not wait for."""
+
 ATTENTION_BYTES, SCORE_CYCLES, LEAST_HEADS_BUSY = 24.0, 14.0, 0.85
 """Bytes a cycle that come from the second-level cache; cycles for a vector of scores between the products: the steps,
 the top, the power, the sum; the share of the threads that must have a head each for threads to take whole heads."""
@@ -205,6 +214,11 @@ def crossed(target: Target) -> float:
     return 1 + CROSSING * min(1.0, target.vector_bytes / LINE_BYTES)
 
 
+def lines_of(target: Target) -> float:
+    """Lines of a cache that a vector of a target counts for."""
+    return 1.0 if target.vector_bytes >= COUNTS_AS_LINE else target.vector_bytes / LINE_BYTES
+
+
 def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     """Cycles that a sum of `depth` products waits for itself, of so many instructions in all, before the next begins.
 
@@ -213,13 +227,15 @@ def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
-def step_cycles(core: Core, rows: Any, vectors: Any, parts: Any = 1) -> Any:
-    """Cycles of a step of the reduction for a register tile of `rows` × `vectors` accumulators, each in so many parts.
+def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False) -> Any:
+    """Cycles of a step of the reduction for a register tile of `rows` × `vectors` accumulators.
 
-    A step multiplies each of `vectors` vectors with each of `rows` numbers that are broadcast; a sum waits for itself.
+    A step multiplies each of `vectors` vectors with each of `rows` numbers that are broadcast, with `clash` loaded one
+    after the other; a sum waits for itself.
     """
-    issued = np.maximum(rows * vectors / core.multiply_adds, (rows + vectors) / core.loads * LOAD_SHARE)
-    return np.maximum(issued, core.latency / parts) + STEP_CYCLES + VECTOR_CYCLES * vectors
+    loads = vectors / core.loads + rows / (1.0 if clash else core.loads)
+    issued = np.maximum(rows * vectors / core.multiply_adds, loads * LOAD_SHARE)
+    return np.maximum(issued, core.latency) + STEP_CYCLES + VECTOR_CYCLES * vectors
 
 
 def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
@@ -238,6 +254,8 @@ class Tiles:
     across: int
     k: int
     registers: int
+    clash: bool = False
+    """Whether the rows' numbers are loaded one after the other."""
 
     def fits(self, rows: Any, vectors: Any) -> Any:
         """Whether accumulators, a step's vectors and a broadcast have registers of their own, with some left."""
@@ -248,7 +266,8 @@ class Tiles:
         total: Any = 0.0
         for r, down in ((rows, self.m // rows), (self.m % rows, self.m % rows > 0)):
             for v, along in ((vectors, self.across // vectors), (self.across % vectors, self.across % vectors > 0)):
-                total = total + down * along * (self.k * step_cycles(self.core, r, v) + TILE_CYCLES + 2 * r * v)
+                step = step_cycles(self.core, r, v, self.clash)
+                total = total + down * along * (self.k * step + TILE_CYCLES + 2 * r * v)
         return total * (1 + UNEVEN * ((self.m % rows > 0) * 1.0 + (self.across % vectors > 0)))
 
     @functools.cached_property

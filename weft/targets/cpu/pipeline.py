@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from weft.core.knobs import knobs
+from weft.expr.nodes import FloorMod, int_value
 from weft.loop.ir import Func
 from weft.loop.passes.check_bounds import check_bounds, check_regions
 from weft.loop.passes.decompose_init import decompose_init
@@ -20,6 +21,7 @@ from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
 from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.serialize_threads import serialize_threads
+from weft.loop.passes.shift_tiles import shift_tiles
 from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.skip_zeros import skip_zeros
 from weft.loop.passes.transpose_stores import transpose_stores
@@ -27,6 +29,7 @@ from weft.loop.passes.turn_loops import turn_loops
 from weft.loop.passes.unroll import unroll
 from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
+from weft.loop.visit import walk_exprs
 from weft.targets.base import Target
 from weft.targets.cpu.amx import ROW_LOADS, configure_tiles
 
@@ -38,6 +41,12 @@ def prefetch(func: Func) -> Func:
     return insert_prefetch(func, ROW_LOADS)
 
 
+def join_quotients(func: Func) -> Func:
+    """`simplify_func`, where loops over open sizes were made one: i // n * n + i % n is i before it has lanes."""
+    found = [e for e in walk_exprs(func.body, FloorMod) if isinstance(e, FloorMod)] if func.size_vars else []
+    return simplify_func(func) if any(int_value(e.b) is None for e in found) else func
+
+
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
     check_regions,
@@ -46,8 +55,10 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     serialize_threads,
     double_buffer,
     check_bounds,
+    shift_tiles,
     partition_loops,
     flatten,
+    join_quotients,
     vectorize,
     unroll,
     simplify_func,

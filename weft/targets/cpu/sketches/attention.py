@@ -36,7 +36,7 @@ from weft.ops.attention_fused import (
     Padded,
     Sizes,
 )
-from weft.plan.planner import Unit
+from weft.plan.planner import OPEN, Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Stage
@@ -68,6 +68,20 @@ def padded(sizes: Sizes, target: Target, dtype: str) -> Padded | None:
     return Padded(_up(sizes.queries, block), _up(sizes.keys, kernel.depth), _up(sizes.value_size, kernel.lanes))
 
 
+def factors(sizes: Sizes, target: Target, dtype: str) -> Padded | None:
+    """For sizes some of which are open (negative): minus the tiles of those, by the point for any length."""
+    if dtype == "bfloat16" and tiles(NARROW, target) is not None:
+        return None
+    lanes = target.lanes(FLOAT32)
+    point = _point_of_vectors(sizes, target, lanes, is_open=True)
+    made = _padded_to_vectors(sizes, point, lanes)
+    return Padded(
+        -point["rows"] if sizes.queries < 0 else made.queries,
+        -point["key_vectors"] * lanes if sizes.keys < 0 else made.keys,
+        made.value_size,
+    )
+
+
 def _padded_to_vectors(sizes: Sizes, point: Point, lanes: int) -> Padded:
     return Padded(
         _up(sizes.queries, point["block"]),
@@ -87,31 +101,36 @@ def _point_of_tiles(sizes: Sizes, target: Target, kernel: MicroKernel) -> dict[s
     return {"block": block, "width": width, "by_heads": _by_heads(sizes, target)}
 
 
-def _point_of_vectors(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
-    """The numbers that the facts about a machine suggest: the fewest cycles by counting."""
+def _point_of_vectors(sizes: Sizes, target: Target, lanes: int, is_open: bool = False) -> dict[str, int]:
+    """The numbers that the facts about a machine suggest: the fewest cycles by counting.
+
+    Where queries or keys are open, the fewest over some lengths, whatever the sizes are.
+    """
     best: tuple[float, dict[str, int]] | None = None
-    for rows in range(1, min(model.ATTENTION_ROWS, sizes.queries) + 1):
-        block = _block(sizes, rows, target)
+    for rows in range(1, (model.ATTENTION_ROWS if is_open else min(model.ATTENTION_ROWS, sizes.queries)) + 1):
+        block = _up(model.ATTENTION_BLOCK[0], rows) if is_open else _block(sizes, rows, target)
         for key_vectors in range(1, 5):
             for value_vectors in range(1, 5):
                 if (rows + 1) * max(key_vectors, value_vectors) + 1 > target.vector_registers:
                     continue
                 point = {"block": block, "rows": rows, "key_vectors": key_vectors, "value_vectors": value_vectors}
-                cycles = _cycles(sizes, point, target, lanes)
+                cycles = (_open_cycles if is_open else _cycles)(sizes, point, target, lanes)
                 if best is None or cycles < best[0]:
                     best = (cycles, point)
     assert best is not None
+    if is_open:
+        return {**best[1], "depth": sizes.keys, "by_heads": 1}
     return {**best[1], "depth": _depth(sizes, target), "by_heads": _by_heads(sizes, target)}
 
 
 def _depth(sizes: Sizes, target: Target) -> int:
     """Keys of a block of the second product: all, where the values of a head stay in the second-level cache."""
     room = (target.cache_bytes[1] or 256 << 10) // 16
-    row = 4 * sizes.value_size
-    if row * sizes.keys <= 4 * room:
-        return sizes.keys
-    parts = ceildiv(row * sizes.keys, room)
-    return next((sizes.keys // n for n in range(parts, 2 * parts) if sizes.keys % n == 0), sizes.keys)
+    row, keys = 4 * sizes.value_size, int(sizes.keys)
+    if row * keys <= 4 * room:
+        return keys
+    parts = ceildiv(row * keys, room)
+    return next((keys // n for n in range(parts, 2 * parts) if keys % n == 0), keys)
 
 
 def _block(sizes: Sizes, rows: int, target: Target) -> int:
@@ -138,8 +157,23 @@ def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
     first = queries // rows * (keys // lanes // across) * sizes.size * _step_cycles(rows, across, 0)
     near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= (target.cache_bytes[0] or 32 << 10)
     moved = 0 if near else 4 * lanes * along
-    second = queries // rows * (value_size // lanes // along) * sizes.keys * _step_cycles(rows, along, moved)
-    return first + second + queries * keys / lanes * model.SCORE_CYCLES
+    second = queries // rows * (value_size // lanes // along) * int(sizes.keys) * _step_cycles(rows, along, moved)
+    return float(first + second + queries * keys / lanes * model.SCORE_CYCLES)
+
+
+def _open_cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
+    """The cycles for a score over some lengths, which whole tiles exceed by half of a tile on average."""
+    rows, across, along = point["rows"], point["key_vectors"], point["value_vectors"]
+    whole = point["block"] * across * lanes
+    score = _cycles(sizes._replace(queries=whole, keys=whole), point, target, lanes) / whole**2
+    loads = sizes.size * (rows + across) / (rows * across) + sizes.value_size * (rows + along) / (rows * along)
+    score += (model.SCORE_WAIT / across + model.LOAD_CYCLES * loads) / lanes
+    far = 4 * sizes.value_size / rows / model.ATTENTION_BYTES  # where the values of a panel leave the nearest cache
+    total = 0.0
+    for n in model.OPEN_LENGTHS:
+        is_far = 4 * (n + point["block"]) * lanes * along > (target.cache_bytes[0] or 32 << 10)
+        total += (score + far * is_far) * (n + rows / 2) * (n + across * lanes / 2) / n**2
+    return total
 
 
 def _step_cycles(rows: int, vectors: int, moved: float) -> float:
@@ -157,7 +191,8 @@ def match(unit: Unit) -> Sketch | None:
     if found is None or kernel.lanes < 2:
         return None
     s, (final, order, sizes) = unit.schedule, found
-    point = _point_of_vectors(sizes, unit.target, kernel.lanes)
+    is_open = OPEN in s.func.annotations
+    point = _point_of_vectors(sizes, unit.target, kernel.lanes, is_open)
     scores, mixed = (facts_of(block_named(s, name)) for name in (SCORES, MIXED))
     _, _, queries, keys = (extent(axis) for axis in scores.spatial)
     knobs = {  # numbers that fit the padding
@@ -168,6 +203,8 @@ def match(unit: Unit) -> Sketch | None:
         "depth": (point["depth"], mixed.depth),
         "by_heads": (0, 1),
     }
+    if is_open:  # other tiles fit the padding of these sizes only
+        knobs = {name: (number,) for name, number in point.items()}
 
     def apply(point: Point) -> None:
         _InVectors(unit, final, sizes, point, kernel).apply(order)
@@ -224,6 +261,7 @@ class _InVectors:
         self.unit, self.s, self.final, self.sizes, self.point = unit, unit.schedule, unit.schedule[final], sizes, point
         self.kernel, self.lanes = kernel, kernel.lanes
         self.others = set(names_of(self.s)) - STAGES - {final}
+        self.is_open = OPEN in self.s.func.annotations
 
     def apply(self, order: list[int]) -> None:
         """All the steps."""
@@ -259,8 +297,8 @@ class _InVectors:
         s, point = self.s, self.point
         queries, keys = (extent(axis) for axis in facts_of(block_named(s, SCORES)).spatial[2:])
         value_size = extent(facts_of(block_named(s, MIXED)).spatial[-1])
-        wanted = _padded_to_vectors(self.sizes, point, self.lanes)
-        if wanted.queries > queries or keys % (point["key_vectors"] * self.lanes) or point["block"] % point["rows"]:
+        wanted = _up(self.sizes.queries, point["rows" if self.is_open else "block"])
+        if wanted > queries or keys % (point["key_vectors"] * self.lanes) or point["block"] % point["rows"]:
             raise ScheduleError("attention", str(dict(point)), f"its tiles do not fill {queries} × {keys} scores")
         if value_size % (point["value_vectors"] * self.lanes):
             raise ScheduleError("attention", str(dict(point)), f"its vectors do not fill values of {value_size}")
@@ -294,6 +332,7 @@ class _InVectors:
         """Several vectors at a time."""
         last = stage.axis[-1]
         wide = next(n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0)
+        wide = self.point["key_vectors"] if self.is_open else wide
         nest.vectorize(stage, stage.split(last, factor=wide * self.lanes)[1], self.lanes)
 
     def operands(self) -> None:

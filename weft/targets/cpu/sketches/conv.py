@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,14 +69,17 @@ def match(unit: Unit) -> Sketch | None:
     if registers < 3:
         return None
     rows = 1 if shape.row is None else extent(shape.row)
+    around = open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
+    most = max((places, *around))
     if shape.depthwise:  # every tap is unrolled
-        places = min(places, max(4, model.MOST_UNROLLED // unit.facts.depth))
-    size = Size(blocks, rows, places, registers)
+        most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
+        places = min(places, most)
+    size = Size(blocks, rows, places, registers, around)
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
-        "places": tuple(range(1, min(places, registers) + 1)),
+        "places": tuple(range(1, min(most, registers) + 1)),
         "unroll": (1,) if shape.depthwise else tuple(n for n in (2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
@@ -91,6 +94,8 @@ def match(unit: Unit) -> Sketch | None:
         again *= extent(shape.block)
     time = float(seconds(several * again * unit.facts.depth, unit.target))
     walked = _walk(unit, shape)
+    if around:  # other families do not cost the tiles at the ends of other sizes: what is best here is as the typical
+        time *= replace(size, around=()).least(walked) / size.least(walked)
 
     def cost(columns: Columns) -> Any:
         return around_rule(rule, time)(columns) * size.cycles(walked, columns)
@@ -105,14 +110,17 @@ def match(unit: Unit) -> Sketch | None:
 
 
 def _walk(unit: Unit, shape: Shape) -> Walk:
-    column = unit.facts.depth * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes)
-    return walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight))
+    size = int(shape.weight.buffer.dtype.bytes)
+    column = unit.facts.depth * extent(shape.lane) * size
+    pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
+    return walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
 
 
-def walk_of(target: Target, depth: int, column: int, weight: int) -> Walk:
-    """What a register tile walks over, with weights of so many bytes for a vector, and in all."""
-    near = max(1, target.cache_bytes[1] // 4 // column)
-    return Walk(core_of(target), depth, 4.0 if weight > target.cache_bytes[1] else 2.0, near)
+def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int) -> Walk:
+    """What a register tile walks over: weights of so many bytes for a vector, and in all; pixels so many apart."""
+    near, core = max(1, target.cache_bytes[1] // 4 // column), core_of(target)
+    fetch = 4.0 if weight > target.cache_bytes[1] else 2.0
+    return Walk(core, depth, fetch, near, model.lines_of(target), core.clashes(pitch))
 
 
 def _by_rows(image: int, weight: int, cache: int) -> bool:
@@ -123,6 +131,11 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
     return image >= weight or (2 * image >= weight and 2 * image > cache)
 
 
+def open_sizes(typical: int) -> tuple[int, ...]:
+    """What a size that is open may be, each as often as the others."""
+    return tuple(max(1, typical * n // 4) for n in model.OPEN_QUARTERS)
+
+
 def _divisors(count: int) -> tuple[int, ...]:
     """The numbers up to 6 that divide another."""
     return tuple(n for n in range(1, 7) if count % n == 0)
@@ -130,25 +143,28 @@ def _divisors(count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a register tile walks over: `depth` steps, each of which waits `fetch` cycles for a vector of weights.
+    """What a register tile walks over: `depth` steps, each of which waits `fetch` cycles for a line of weights.
 
-    The weights of more than `near` vectors do not stay in the second-level cache.
+    The weights of more than `near` vectors do not stay in the second-level cache; a vector has so many `lines`. Pixels
+    that `clash` are loaded one after the other.
     """
 
     core: Core
     depth: int
     fetch: float
     near: int
+    lines: float = 1.0
+    clash: bool = False
 
     def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
-        sums, pixels = vectors * high * wide, high * wide
+        sums, pixels, lines = vectors * high * wide, high * wide, vectors * self.lines
         issued = np.maximum(
-            model.step_cycles(self.core, pixels, vectors),
-            (self.fetch + model.VECTOR_CYCLES) * vectors + model.STEP_CYCLES,
+            model.step_cycles(self.core, pixels, vectors, self.clash),
+            self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
-        waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * vectors
+        waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * lines
         return issued + waits + stores / self.depth
 
 
@@ -160,24 +176,33 @@ class Size:
     rows: int
     pixels: int
     registers: int
+    around: tuple[int, ...] = ()
+    """How many pixels a row may have where that is open: its last tile is computed as a whole."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows only where a tile has all pixels of each."""
         vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
         fits = vectors * high * wide + vectors + 1 <= self.registers
-        return fits & ((high == 1) | (wide >= self.pixels))
+        return fits & ((high == 1) | (wide >= max((self.pixels, *self.around))))
 
     def cycles(self, walk: Walk, columns: Columns) -> Any:
         """Cycles for one step of the reduction of everything; tiles at the ends are as large as what is left."""
         vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
         total: Any = 0.0
         for v, count in ((vectors, self.blocks // vectors), (self.blocks % vectors, self.blocks % vectors > 0)):
-            for w, across in ((wide, self.pixels // wide), (self.pixels % wide, self.pixels % wide > 0)):
+            for w, across in self.across(wide):
                 total = total + count * across * walk.cycles(v, high, w)
-        uneven = (self.pixels % wide != 0) * 1.0 + (self.blocks % vectors != 0) + (self.rows % high != 0)
+        ends = 0.0 if self.around else (self.pixels % wide != 0) * 1.0
+        uneven = ends + (self.blocks % vectors != 0) + (self.rows % high != 0)
         # Weights that stream through are never waited for.
         once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
         return total * (self.rows / high) * (1 + model.UNEVEN * uneven) * once
+
+    def across(self, wide: Any) -> list[tuple[Any, Any]]:
+        """Widths of tiles, and how many of each a row has."""
+        if self.around:
+            return [(wide, sum(-(-n // wide) for n in self.around) * self.pixels / sum(self.around))]
+        return [(wide, self.pixels // wide), (self.pixels % wide, self.pixels % wide > 0)]
 
     def least(self, walk: Walk) -> float:
         """The cycles of the best tile."""
@@ -323,11 +348,12 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     parts: list[Var] = []
     work = unit.facts.points * unit.facts.depth
     if point["by_rows"] and rows:
-        length = _row_steps(shape, point)
-        part = max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
-        if part < length:
+        part = _rows_of_part(unit, shape, point)
+        if part < _row_steps(shape, point):
             outer, inner = final.split(rows[0], factor=part)
             parts, rows = [outer], [inner]
+            if shape.row is not None and unit.is_open(shape.row):
+                final.annotate("partition", False, outer)  # the last part has fewer rows, and is no other program
     # Frames of a volume and phases of a transposed convolution read again what others read: they follow one another.
     again = [loops[axis.var] for axis in shape.others if parts and _reads_again(unit.facts, shape.image, axis)]
     apart = [loop for loop in others if loop not in again]
@@ -349,9 +375,16 @@ def _is_even(unit: Unit, shape: Shape, point: Point) -> bool:
     if shape.image.buffer in unit.schedule.func.allocations or _is_copied(unit, shape, point):
         return True
     others = math.prod(extent(axis) for axis in shape.others)
+    parts = ceildiv(_row_steps(shape, point), _rows_of_part(unit, shape, point))
+    return model.even_share(others * parts, unit.target.cores) >= model.EVEN
+
+
+def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
+    """How many tiles below one another a thread takes at a time; of images of open size as many as of a small one."""
     length = _row_steps(shape, point)
-    part = max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
-    return model.even_share(others * ceildiv(length, part), unit.target.cores) >= model.EVEN
+    if shape.row is not None and unit.is_open(shape.row):
+        length = min(open_sizes(length))
+    return max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
 
 
 def _has_ends(shape: Shape, point: Point) -> bool:

@@ -76,7 +76,9 @@ def match(unit: Unit) -> Sketch | None:
         "down": (0,) if shape.down is None else (0, 1),
         "lanes": (_lanes(unit, extent(shape.lane)),),
     }
-    size = Size(core_of(unit.target), shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth)
+    core, apart = core_of(unit.target), unit.facts.step(shape.weight, shape.channel.var)
+    clash = shape.weight.buffer not in unit.constants and core.clashes((apart or 0) * shape.weight.buffer.dtype.bytes)
+    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash)
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / model.bytes_a_cycle(moved, unit.target)
@@ -138,6 +140,8 @@ class Size:
     registers: int
     taps: Taps
     depth: int
+    clash: bool = False
+    """Whether the channels' weights are loaded one after the other."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
@@ -167,12 +171,9 @@ class Size:
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
         seen = np.asarray([0, *(self.taps.read(n) for n in range(1, model.MOST_ROWS_OF_TILE + 1))])[rows]
-        loads = np.where(
-            down == 1,
-            count * channels + model.IMAGE_LOADS * vectors * seen,
-            count * (channels + model.IMAGE_LOADS * read),
-        )
-        issued = np.maximum(count * sums / self.core.multiply_adds, loads / self.core.loads)
+        loads = model.IMAGE_LOADS / self.core.loads * np.where(down == 1, vectors * seen, count * read)
+        loads = loads + count * channels / (1.0 if self.clash else self.core.loads)
+        issued = np.maximum(count * sums / self.core.multiply_adds, loads)
         around = (model.TILE_CYCLES + 2 * sums) * count / self.depth
         waits = model.chain_cycles(self.core, count, self.depth * (sums + read + channels))
         return np.maximum(issued, waits) + 0.5 * np.where(down == 1, 1, count) + around

@@ -212,7 +212,7 @@ def match(unit: Unit) -> Sketch | None:
     if skips or (product.m == 1 and packed):  # waits for its weights, whatever the tile
         return model.ruled("matmul", unit, knobs, default, apply)
     across = ceildiv(product.n, kernel.lanes)
-    size = model.Tiles(core_of(unit.target), product.m, across, product.k, unit.target.vector_registers)
+    size = tiles_of(product, unit.target, across)
     whole = model.product_seconds("matmul", unit)
     if product.m == 1:  # a load for each multiply-add
         whole = max(whole, float(seconds(model.UNALIGNED * product.count * size.best[1], unit.target)))
@@ -330,8 +330,15 @@ def register_tile(
         share = max(1, ceildiv(across, cores))
         counts = range(max(1, min(most, share) // 2), min(most, share) + 1)
         return 1, min(counts, key=lambda v: (ceildiv(ceildiv(across, v), cores) * v, -v))
-    tile, _ = model.Tiles(core_of(target), m, across, product.k, target.vector_registers).best
+    tile, _ = tiles_of(product, target, across).best
     return tile["rows"], tile["vectors"]
+
+
+def tiles_of(product: Product, target: Target, across: int) -> model.Tiles:
+    """What register tiles of so many vectors in a row cost."""
+    core, apart = core_of(target), 0 if product.row is None else product.facts.step(product.left, product.row.var)
+    clash = core.clashes((apart or 0) * int(product.left.buffer.dtype.bytes))
+    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash)
 
 
 def _block(extent: int, limit: int) -> int:

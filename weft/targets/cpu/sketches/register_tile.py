@@ -21,7 +21,7 @@ from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
-from weft.plan.contraction import load_bytes
+from weft.plan.contraction import load_bytes, taps_along
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -79,12 +79,18 @@ def match(unit: Unit) -> Sketch | None:
         knobs["vectors"] = (1, 2, 3, 4, 6)
         knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
     time = around_rule(plan.point, float(seconds(1.0, unit.target)))
-    slower = model.UNBLOCKED if plan.packed is not None else model.UNPACKED
+    slower, packing = model.UNBLOCKED, 0.0
+    if plan.packed is None:
+        slower = (1 + model.UNPACKED * model.lines_of(unit.target)) * (
+            model.OPEN_WINDOW if _is_window(unit, plan) else 1.0
+        )
+    elif plan.packed.buffer not in unit.constants:
+        packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
         computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
         streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
-        return time(columns) * slower * model.overlapped(computing, streaming)
+        return time(columns) * (slower * model.overlapped(computing, streaming) + packing)
 
     choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
     most = max(unit.target.vector_registers, 8)
@@ -102,8 +108,10 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     loads: Any = 0.0
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane) != 0 else 1
-        loads = loads + along * (rows if plan.row is not None and facts.step(load, plan.row) != 0 else 1)
-    issued = np.maximum(rows * vectors / core.multiply_adds, loads / core.loads * model.LOAD_SHARE)
+        apart = 0 if plan.row is None else facts.step(load, plan.row)
+        clash = core.clashes(None if apart is None else apart * int(load.buffer.dtype.bytes))
+        loads = loads + along * (rows if apart != 0 else 1) / (1.0 if clash else core.loads)
+    issued = np.maximum(rows * vectors / core.multiply_adds, loads * model.LOAD_SHARE)
     step = np.maximum(issued, core.latency) + model.STEP_CYCLES
     sizes = {axis.var: extent(axis) for axis in facts.spatial}
     down = 1 if plan.row is None else sizes[plan.row]
@@ -112,6 +120,12 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     )
     turned = 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * plan.lanes
     return tiles * (facts.depth * step + model.TILE_CYCLES + (2 + turned) * rows * vectors)
+
+
+def _is_window(unit: Unit, plan: TilePlan) -> bool:
+    """Whether steps of the reduction move through what lies along the lanes."""
+    lane = next(axis for axis in unit.facts.spatial if axis.var is plan.lane)
+    return any(taps_along(unit.facts, load, lane) for load in unit.facts.loads)
 
 
 def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:

@@ -59,8 +59,13 @@ class Sizes:
     size: int
     tall: int
     wide: int
-    in_blocks: bool = False
-    """Whether `tall` × `wide` tiles are a block of an image, whose size is open: loops over blocks are two more."""
+    blocks: tuple[int, int] = (0, 0)
+    """Where `tall` × `wide` tiles are a block of an image, whose size is open: typically so many, down and across."""
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether images are cut into blocks: loops over blocks are two more."""
+        return self.blocks[0] > 0
 
     @property
     def more(self) -> int:
@@ -131,13 +136,14 @@ def _sizes(s: Schedule, chain: Chain) -> Sizes:
     facts = facts_of(sums)
     tile, size = extent(back.axes[0]), extent(sums.axes[0])
     batch, _, height, width = (extent(axis) for axis in final.axes[:4])
-    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) == 6
+    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
     outputs = 1
     for axis in facts.spatial[6 if in_blocks else 4 :]:
         outputs *= extent(axis)
     if in_blocks:
-        tall, wide = ((extent(axis) - size) // tile + 1 for axis in block_named(s, PADDED).axes[4:])
-        return Sizes(batch, facts.depth, outputs, tile, size, tall, wide, True)
+        tall, wide = ((extent(axis) - size) // tile + 1 for axis in block_named(s, PADDED).axes[4:6])
+        blocks = ceildiv(height, tall * tile), ceildiv(width, wide * tile)
+        return Sizes(batch, facts.depth, outputs, tile, size, tall, wide, blocks)
     return Sizes(batch, facts.depth, outputs, tile, size, ceildiv(height, tile), ceildiv(width, tile))
 
 
@@ -146,12 +152,9 @@ def _sizes(s: Schedule, chain: Chain) -> Sizes:
 
 def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest."""
-    if sizes.in_blocks:
-        rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
-        panels = sizes.outputs // (vectors * lanes)
-        fixed = {"threads_by_channels": 0, "tile_rows": sizes.tall, "panels": panels}
-        return {**fixed, "rows": rows, "vectors": vectors, "fetch": WINOGRAD_FETCH}
     cache = target.cache_bytes[1] or 256 << 10
+    if sizes.in_blocks:
+        return _blocks_point(sizes, target, lanes, cache)
     tile_rows = _tile_rows(sizes, cache)
     blocks = sizes.batch * ceildiv(sizes.tall, tile_rows)
     by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
@@ -172,6 +175,25 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
         "fetch": fetch,
     }  # fmt: skip
+
+
+def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+    """The same for images in blocks: where threads share channels, the weights of a panel stay while blocks pass by."""
+    cores = max(target.cores, 1)
+    rows, most = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+    counts = [(n, sizes.outputs // (n * lanes)) for n in range(most, 0, -1) if sizes.outputs % (n * lanes) == 0]
+    vectors, panels = next((pair for pair in counts if pair[1] % cores == 0), counts[-1])
+    blocks = sizes.batch * sizes.blocks[0] * sizes.blocks[1]
+    by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
+    taken = blocks * sizes.block_bytes(sizes.tall, sizes.inputs)
+    by_channels = sizes.weight_bytes + taken * (panels if 2 * taken > cache else 1)
+    fixed = {"tile_rows": sizes.tall, "rows": rows, "fetch": WINOGRAD_FETCH}
+    if by_tiles > 1.2 * by_channels or even_share(max(sizes.blocks), cores) <= 0.8:
+        # As many panels at once as stay in the cache: V, which does not, is read once for them.
+        fits = [n for n in range(1, panels // cores + 1) if panels % (n * cores) == 0]
+        fits = [n for n in fits if 4 * n * sizes.weight_bytes <= 3 * cache * panels] or [1]
+        return {"threads_by_channels": 1, "vectors": vectors, "panels": fits[-1] if 2 * taken > cache else 1, **fixed}
+    return {"threads_by_channels": 0, "vectors": most, "panels": sizes.outputs // (most * lanes), **fixed}
 
 
 def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
@@ -251,7 +273,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "fetch": (0, 4, WINOGRAD_FETCH),
     }
     if sizes.in_blocks:
-        choices.update(threads_by_channels=(0,), tile_rows=(sizes.tall,))
+        choices.update(threads_by_channels=(0, 1), tile_rows=(sizes.tall,))
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
@@ -348,7 +370,7 @@ class _Sketch:
         group, lane = self.split_lanes(final, CHANNEL, 4)
         image, height, across = final.axis[0], *final.axis[2:4]
         if self.sizes.in_blocks:
-            return self.loops_over_blocks(final, group, (image, height, across, lane))
+            return self.loops_over_blocks(final, group, (image, height, across, lane), by_channels)
         block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.tile)
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
         first = (channels, image, block) if by_channels else (image, block, channels)
@@ -357,7 +379,9 @@ class _Sketch:
         self.loops = (within, part, across, lane)
         return image, block, channels
 
-    def loops_over_blocks(self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var]) -> tuple[Var, Var, Var]:
+    def loops_over_blocks(
+        self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var], by_channels: bool
+    ) -> tuple[Var, Var, Var]:
         """The same for blocks of an image: threads share the longer of its two sides."""
         sizes, (image, height, across, lane) = self.sizes, loops
         counts = [extent_of(final, loop) for loop in (height, across)]
@@ -365,7 +389,8 @@ class _Sketch:
         right, side = final.split(across, factor=sizes.wide * sizes.tile)
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
         blocks = (down, right) if counts[0] >= counts[1] else (right, down)
-        final.reorder(image, *blocks, channels, within, part, side, lane)
+        first = (channels, image, *blocks) if by_channels else (image, *blocks, channels)
+        final.reorder(*first, within, part, side, lane)
         for loop in blocks:
             final.annotate("partition", False, loop)
         self.loops, self.shared = (within, part, side, lane), blocks[0]
@@ -412,8 +437,9 @@ class _Sketch:
     def positions(self, stage: Stage, first_inside: bool) -> None:
         """The positions of one tile, written out, one group of lanes each."""
         a, b, lane = stage.axis[0], stage.axis[1], stage.axis[-1]
-        if len(stage.axis) == 6:  # channels in blocks
-            stage.reorder(stage.axis[4], *((b, a) if first_inside else (a, b)), lane)
+        more = self.sizes.more
+        if len(stage.axis) == 6 + more:  # channels in blocks
+            stage.reorder(stage.axis[4 + more], *((b, a) if first_inside else (a, b)), lane)
         else:
             stage.reorder(*((b, a) if first_inside else (a, b)), lane)
         nest.write_out(stage, a, b, lane)
@@ -463,7 +489,7 @@ class _Sketch:
     def blocks_of_lanes(self, name: str) -> None:
         """An image with the lanes of a group side by side."""
         buffer = next(b for b in self.s.func.allocations if b.name == name)
-        if len(buffer.shape) == 4 or self.sizes.in_blocks:
+        if len(buffer.shape) in (4, 6):
             first = ["n"] if len(buffer.shape) == 4 else ["n", "y", "z"]
             outputs = [*first, f"c // {self.lanes}", "h", "w", f"c % {self.lanes}"]
             self.s.apply("transform_layout", buffer=name, inputs=[*first, "c", "h", "w"], outputs=outputs)
@@ -487,11 +513,18 @@ class _Sketch:
             padded.compute_at(stage, group)
             padded.set_scope("local")
             loops = padded.axis
-            lane = loops[4] if len(loops) == 5 else loops[CHANNEL + more]
+            lane = loops[-1] if len(loops) == 5 + more else loops[CHANNEL + more]
             padded.reorder(*[loop for loop in loops if loop is not lane], lane)
             padded.vectorize(lane)
+            for loop in loops[1 : 1 + more]:
+                padded.annotate("partition", False, loop)
             self.blocks_of_lanes(PADDED)
-        return stage.fuse(*images, group) if self.sizes.batch > 1 and not more else group
+        if self.sizes.batch == 1 and not more:
+            return group
+        fill = stage.fuse(*images, group)
+        if more:
+            stage.annotate("partition", False, fill)
+        return fill
 
 
 __all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]

@@ -1,0 +1,96 @@
+"""The last of several tiles starts earlier: no tests, and the same results for every size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from weft import te
+from weft.loop.interpreter import interpret
+from weft.loop.ir import For
+from weft.loop.passes.shift_tiles import NOTE, shift_tiles
+from weft.loop.visit import walk_stmts
+from weft.plan.typical import plan_typical
+from weft.targets.cpu import pipeline
+from weft.targets.registry import find_target
+
+
+def sums(n):
+    """Products of rows that lie in blocks of four, and something after them."""
+    a, b = te.placeholder((n, 6), name="A"), te.placeholder((6, 8), name="B")
+    axis = te.reduce_axis(6, "k")
+    c = te.compute((n, 8), lambda i, j: te.sum(a[i, axis.var] * b[axis.var, j], axis=axis), name="C")
+    d = te.compute((n, 8), lambda i, j: te.maximum(c[i, j], 0.0), name="D")
+    return te.create_schedule(d.op), [a, b, d]
+
+
+def tiled(tile: int = 4):
+    s, args = sums(te.var("n"))
+    outer, inner = s["D"].split(s["D"].axis[0], factor=tile)
+    s["D"].unroll(inner)
+    s["C"].compute_at(s["D"], outer)
+    s["C"].set_scope("local")
+    s.apply("overrun", block="C", axis=0)
+    s.apply("annotate", target=outer.name, key=NOTE, value=tile)
+    return s.func, args, outer.name
+
+
+def lowered(func, last):
+    for run in pipeline.PASSES:
+        func = run(func)
+        if run is last:
+            return func
+    raise AssertionError(last)
+
+
+def test_whole_tiles_have_no_tests():
+    func, _, name = tiled()
+    made = lowered(func, shift_tiles)
+    text = repr(made)
+    assert "if 4 <= n:" in text and f"let {name}_start = min({name}*4, n - 4)" in text
+    whole = text[text.index("if 4 <= n:") : text.index("else:")]
+    assert "< n" not in whole and f"min({name}*4 +" not in whole
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 11])
+def test_every_size_is_right(n):
+    func, _, _ = tiled()
+    random = np.random.default_rng(n)
+    a, b = random.standard_normal((n, 6)).astype("f4"), random.standard_normal((6, 8)).astype("f4")
+    for last in (shift_tiles, pipeline.PASSES[-1]):
+        made = np.full((n, 8), np.nan, "f4")
+        interpret(lowered(func, last), a, b, made, check=False)
+        np.testing.assert_allclose(made, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_tiles_that_read_what_they_write_stay():
+    n = te.var("n")
+    a = te.placeholder((n,), name="A")
+    b = te.compute((n,), lambda i: a[i] + 1.0, name="B")
+    s = te.create_schedule(b.op)
+    outer, _ = s["B"].split(s["B"].axis[0], factor=4)
+    s.apply("annotate", target=outer.name, key=NOTE, value=4)
+    shifted = lowered(s.func, shift_tiles)
+    assert "_start" in repr(shifted)
+    loop = next(
+        x for x in walk_stmts(lowered(s.func, pipeline.check_bounds).body) if isinstance(x, For) and x.annotations
+    )
+    stored = next(x for x in walk_stmts(loop.body) if hasattr(x, "value"))
+    again = s.func.replace(
+        body=loop.replace(
+            body=type(stored)(stored.buffer, stored.indices, stored.value + stored.buffer[stored.indices])
+        )
+    )
+    assert "_start" not in repr(shift_tiles(again))
+
+
+def test_the_planner_notes_tiles():
+    s, args = sums(te.var("n"))
+    plan_typical(s, find_target("native"), [], {"n": 64})
+    f = weft.build(s, args)
+    for n in (1, 5, 64, 67):
+        a, b = np.ones((n, 6), "f4"), np.ones((6, 8), "f4")
+        d = np.full((n, 8), np.nan, "f4")
+        f(a, b, d)
+        assert (d == 6).all()

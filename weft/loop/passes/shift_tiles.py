@@ -1,0 +1,133 @@
+"""The last of several tiles starts so early that it is whole: what it shares with the one before is computed again.
+
+    for xo in range(ceil(n / 8)):                          if 8 <= n:
+        for xi in range(8):                        ->          for xo in range(ceil(n / 8)):
+            C[xi] = f(A[min(xo*8 + xi, n - 1)])                    let x = min(xo*8, n - 8)
+        for xi in range(8):                                        for xi in range(8): C[xi] = f(A[x + xi])
+            if xo*8 + xi < n: B[xo*8 + xi] = C[xi]                 for xi in range(8): B[x + xi] = C[xi]
+                                                           else: the loop as it was
+
+In: loops annotated with the length of their tiles, their bounds checked. Out: no tests and no places of their own for
+the elements of a tile, but in images that are smaller than one. Tiles that read what they write, or do something that
+follows from their number, stay as they are.
+"""
+
+from __future__ import annotations
+
+from weft.core.dtypes import INDEX
+from weft.expr.nodes import LT, TRUE, Expr, Load, Min, Mul, Var, ceildiv, index_expr, int_value, less_equal, mul, sub
+from weft.expr.nodes import minimum as least
+from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
+from weft.expr.visit import children, uses_any
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
+from weft.loop.passes.support import Names, linear, make_if
+from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
+
+NOTE = "whole_tiles"
+"""The note on a loop over tiles: how many elements each has."""
+
+
+def shift_tiles(func: Func) -> Func:
+    """The program with the last of its tiles whole."""
+    return _Loops(func).func(func) if any(map(_tile_of, walk_stmts(func.body))) else func
+
+
+def _tile_of(stmt: Stmt) -> int:
+    return int(stmt.annotations.get(NOTE, 0)) if isinstance(stmt, For) and stmt.kind == "serial" else 0
+
+
+class _Loops(Mutator):
+    def __init__(self, func: Func) -> None:
+        self.names = Names(func)
+
+    def expr(self, e: Expr) -> Expr:
+        return e
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop over tiles as two: for many elements, and for few."""
+        tile = _tile_of(s)
+        notes = {key: note for key, note in s.annotations.items() if key != NOTE}
+        s = s.replace(body=self.stmt(s.body), annotations=notes)
+        if not tile or not _may_repeat(s.body):
+            return s
+        start = Var(self.names.fresh(f"{s.var.name}_start"))
+        shift = _Shift(s, tile, start)
+        end, length = shift.end, index_expr(tile)
+        if end is None:
+            return s
+        made = shift.stmt(s.body)
+        if not all(shift.is_of_elements(e) for stmt in walk_stmts(made) for e in child_exprs(stmt)):
+            return s
+        whole = Let(start, least(mul(s.var, length), sub(end, length)), made)
+        return If(less_equal(length, end), s.replace(body=whole), s.replace(annotations={**notes, "partition": False}))
+
+
+class _Shift(Mutator):
+    """Tiles from another start on. `end` is where the tests end that hold there; None where that is not clear."""
+
+    def __init__(self, loop: For, tile: int, start: Var) -> None:
+        self.loop, self.tile, self.start = loop, tile, start
+        self.inner = {s.var: int_value(s.extent) for s in walk_stmts(loop.body) if isinstance(s, For)}
+        self.elements: set[Expr] = set()
+        ends = [self.limit(e.b, e.a) for e in walk_exprs(loop.body, LT) if isinstance(e, LT)]
+        self.end: Expr | None = next((end for end in ends if end is not None), None)
+        if self.end is not None and not structural_equal(simplify(ceildiv(self.end, tile)), simplify(loop.extent)):
+            self.end = None
+
+    def limit(self, high: Expr, low: Expr) -> Expr | None:
+        """`high`, where `low` is an element of a tile."""
+        form = linear(low)
+        if form.terms.get(self.loop.var) != self.tile or uses_any(high, {self.loop.var, *self.inner}):
+            return None
+        rest = form.without(self.loop.var)
+        inside = [isinstance(v, Var) and n == 1 and self.inner.get(v) or 0 for v, n in rest.terms.items()]
+        if rest.constant or len(inside) != 1 or not 0 < inside[0] <= self.tile:
+            return None
+        self.elements.update(rest.terms)
+        return simplify(high)
+
+    def is_of_elements(self, e: Expr) -> bool:
+        """Whether what an expression says follows from elements of the tile, not from which tile it is."""
+        if not uses_any(e, {self.loop.var, self.start}):
+            return True
+        if e.dtype is not INDEX:
+            return all(map(self.is_of_elements, children(e)))
+        terms = linear(e).terms
+        factors = {n for v, n in terms.items() if v in self.elements}
+        others = [v for v in terms if v is not self.start]
+        return factors == {terms.get(self.start)} and not any(uses_any(v, {self.loop.var, self.start}) for v in others)
+
+    def is_end(self, high: Expr, low: Expr, less: int) -> bool:
+        """Whether `high` is so much less than the end, and `low` an element of a tile."""
+        found = self.limit(high, low)
+        return found is not None and self.end is not None and int_value(simplify(sub(self.end, found))) == less
+
+    def visit_LT(self, e: LT) -> Expr:
+        """A test of the end."""
+        return TRUE if self.is_end(e.b, e.a, 0) else self.generic(e)
+
+    def visit_Min(self, e: Min) -> Expr:
+        """The last element instead of one behind it."""
+        found = [low for high, low in ((e.b, e.a), (e.a, e.b)) if self.is_end(high, low, 1)]
+        return self.expr(found[0]) if found else self.generic(e)
+
+    def visit_Mul(self, e: Mul) -> Expr:
+        """The start of a tile."""
+        factor = int_value(e.b)
+        if e.a is self.loop.var and factor is not None and factor % self.tile == 0:
+            return mul(self.start, index_expr(factor // self.tile))
+        return self.generic(e)
+
+    def visit_If(self, s: If) -> Stmt:
+        """A test that always holds is none."""
+        otherwise = None if s.otherwise is None else self.stmt(s.otherwise)
+        return make_if(self.expr(s.condition), self.stmt(s.then), otherwise)
+
+
+def _may_repeat(body: Stmt) -> bool:
+    """Whether running a body twice is the same as running it once: it reads nothing that it writes for others."""
+    own = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
+    written = {s.buffer for s in walk_stmts(body) if isinstance(s, Store)} - own
+    read = {e.buffer for e in walk_exprs(body, Load) if isinstance(e, Load)}
+    return written.isdisjoint(read) and not any(isinstance(s, Evaluate) for s in walk_stmts(body))
