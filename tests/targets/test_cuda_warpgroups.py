@@ -177,7 +177,7 @@ def test_default_schedules_of_odd_sizes(sizes, turned):
 
 
 def test_default_schedules_find_the_tensor_cores():
-    for sizes in ((256, 64, 512), (100, 72, 512), (16, 512, 512), (17, 130, 333), (777, 255, 96)):
+    for sizes in ((256, 64, 512), (100, 72, 512), (16, 512, 512), (170, 130, 333), (777, 255, 96)):
         for target in (HOPPER, AMPERE):
             schedule, *_ = product(*sizes, False, "bfloat16")
             default_schedule(schedule, target)
