@@ -83,6 +83,8 @@ class Calls:
 def load(model: Any, args: Sequence[Any]) -> Imported:
     """Imports a function, traced for example arguments."""
     traced = _traced(model, args)
+    if not all(isinstance(size, int) for kind in traced.jaxpr.in_avals for size in kind.shape):
+        raise ArgumentError("a function of JAX's is compiled for one set of shapes: give sizes that are numbers")
     names = _names(traced.jaxpr.jaxpr.debug_info, traced.in_tree.num_leaves)
     label = getattr(model, "__name__", type(model).__name__).strip("<>")
     graph = import_jaxpr(traced.jaxpr, label if label.isidentifier() else "model", names)
