@@ -63,11 +63,9 @@ class Calls:
     @staticmethod
     def as_array(given: Any) -> Any:
         """An input as an array: a view of its memory where that is possible."""
-        if not isinstance(given, jax.Array):
-            return given
-        if jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key):
+        if isinstance(given, jax.Array) and jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key):
             given = jax.random.key_data(given)
-        return np.asarray(given)
+        return np.asarray(given) if isinstance(given, jax.Array) else given
 
     @staticmethod
     def is_native(given: Any) -> bool:
