@@ -648,7 +648,7 @@ def main() -> None:
     if options.serve:
         serve(options)
     if options.list:
-        sys.stdout.write("\n".join(names()) + "\n")
+        sys.stdout.write("\n".join(chosen(options)) + "\n")
         return
     if options.join:
         _print(_rows(options.join))

@@ -446,6 +446,16 @@ def test_profile_refuses(weft, tiny, words, text):
     assert code == 1 and text in err
 
 
+def test_files_and_folders_of_other_frameworks_are_refused_with_a_way(weft, tmp_path):
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "saved_model.pb").touch()
+    (tmp_path / "model.pt").touch()
+    for path, way in ((saved, "TFLiteConverter"), (tmp_path, "give the path of one file"), (tmp_path / "model.pt", "")):
+        code, _, said = weft("run", str(path))
+        assert code and "weft.compile takes" in said and way in said
+
+
 def test_diff_shows_where_models_part(weft):
     code, out, _ = weft("diff", "dqn", "dqn")
     assert code == 0 and "one graph of" in out

@@ -56,6 +56,13 @@ def test_every_view_and_every_stage_of_every_kernel(page):
         assert any(word in code for word in ("fmla", "fma", "mov"))
 
 
+def test_names_and_chips_of_tables_stay_on_one_line(page):
+    for view in ("#/overview", "#/kernels", "#/kernels/0/plan", "#/model"):
+        page.show(view)
+        tall = "[...document.querySelectorAll('td.name a, td .chip')].filter(e => e.offsetHeight > 24)"
+        assert page.value(f"{tall}.map(e => e.textContent)") == [], view
+
+
 def test_the_names_of_a_model_are_text(page):
     assert page.value("model.model") in text(page, "h1")
     page.show("#/model/0")

@@ -16,6 +16,7 @@ from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import register_operator
 from weft.graph.passes.normalize import normalize
 from weft.graph.passes.quantized import quantized
+from weft.graph.signature import signature
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -66,6 +67,11 @@ def test_an_input_that_is_given_back_is_an_array_of_its_own():
     assert made.flags.writeable and not np.shares_memory(made, ROWS)
 
 
+def test_a_number_of_numpys_is_an_array_without_axes():
+    register_operator("Own", lambda c, x: x.sum(), domain="my.company")
+    np.testing.assert_array_equal(weft.compile(with_own())(ROWS), ROWS.sum() * ROWS)
+
+
 @pytest.mark.parametrize(
     ("given", "more"),
     [
@@ -76,6 +82,8 @@ def test_an_input_that_is_given_back_is_an_array_of_its_own():
         (("Own", add_in_place), {"infer": "shape"}),
         (("Own", add_in_place), {"kind": "fast"}),
         (("Own", add_in_place), {"takes": "x[("}),
+        (("Own", add_in_place), {"takes": "x:flot32"}),
+        (("Own", add_in_place), {"takes": "x:float32", "requires": "rank(x) == 3"}),
         (("Own", add_in_place), {"colour": "red"}),
         (("Relu", add_in_place), {"domain": ""}),
         (("FusedMatMul", add_in_place), {"domain": "com.microsoft"}),
@@ -86,6 +94,11 @@ def test_what_cannot_be_registered_leaves_the_table_as_it_was(given, more):
     with pytest.raises(GraphError):
         register_operator(*given, **{"domain": "my.company", **more})
     assert opspec.operators() == before
+
+
+def test_the_words_of_signatures_are_element_types():
+    for spec in opspec.operators().values():
+        signature(spec.takes or "").check_elements()
 
 
 def test_elements_from_other_places_stay_where_they_are():

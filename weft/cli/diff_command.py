@@ -64,7 +64,7 @@ def _show(
 def _line(node: Node, graph: Graph) -> str:
     attributes = ", ".join(f"{key}={value!r}" for key, value in node.attributes.items() if not isinstance(value, Graph))
     reads = ", ".join("none" if v is None else _operand(v, graph) for v in node.inputs)
-    origin = f"   from {node.origin}" if node.origin else ""
+    origin = f'   @"{node.name}"' * bool(node.name) + f"   from {node.origin}" * bool(node.origin)
     return f"{node.outputs[0].type!r} = {node.op}({reads}{', ' + attributes if attributes else ''}){origin}"
 
 

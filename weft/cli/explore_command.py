@@ -56,6 +56,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     if screen.as_json:
         screen.figures({"page": path, "bytes": written, "kernels": len(page.kernels), **took})
         return 0
-    screen.line(f"{path}: {len(page.kernels)} kernels, {size(written)}; open it in a browser")
+    count = len(page.kernels)
+    screen.line(f"{path}: {count} kernel{'s' * (count != 1)}, {size(written)}; open it in a browser")
     screen.note(f"compiled in {seconds(took['compile_s'])}, the page took {seconds(took['page_s'])}")
     return 0

@@ -22,6 +22,7 @@ from weft.cli.facts import inputs_of
 from weft.cli.given import UsageError, refuse
 from weft.cli.screen import Screen
 from weft.compiler import Module, compile, load
+from weft.compiler.kinds import kind_of as check_kind
 from weft.compiler.module import of_type
 from weft.compiler.reports.inputs import random_array
 from weft.core.errors import did_you_mean
@@ -139,6 +140,8 @@ def kind_of(given: argparse.Namespace) -> str:
     path = Path(name)
     if name in names() and not path.is_file():
         return "built-in"
+    if path.exists() and path.suffix != ".weft":
+        check_kind(name)  # a file or folder that is no model is refused, with the way to make one of it
     if path.suffix == ".weft":
         refuse(given, "batch target precision exact", f"{name} is compiled already, and what it is was chosen then")
     if not path.is_file():

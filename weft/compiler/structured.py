@@ -53,7 +53,9 @@ class StructuredModule(Module):
 def structured(module: Module, calls: Calls) -> Module:
     """A module that is called in this form; the same class where it runs on a device."""
     kind = type(module)
-    module.__class__ = StructuredModule if kind is Module else type("StructuredModule", (StructuredModule, kind), {})
+    if not isinstance(module, StructuredModule):  # a copy is one
+        of_device = kind is not Module
+        module.__class__ = type("StructuredModule", (StructuredModule, kind), {}) if of_device else StructuredModule
     assert isinstance(module, StructuredModule)
     module._calls = calls
     module._plain = len(module._names) if calls.is_plain else -1

@@ -108,7 +108,7 @@ const WORDS = {
     + "attributes align noalias readonly fast nnan contract insertelement extractelement shufflevector unreachable "
     + "private internal constant global",
   graph: "graph const from",
-    cuda: "extern __global__ __shared__ void if else for return const int float __restrict__ __launch_bounds__",
+  cuda: "extern __global__ __shared__ void if else for return const int float __restrict__ __launch_bounds__",
   opencl: "__kernel __global __local void if else for return const int float",
 };
 const patterns = new Map();
@@ -141,6 +141,11 @@ function coloured(text, language) {
   return found;
 }
 
+// Loops are nested deeply: half of their indentation leaves room for what they do.
+function drawn(line, language) {
+  return language === "loops" ? line.replace(/^ +/, (all) => all.slice(all.length >> 1)) : line;
+}
+
 const CHUNK = 240; // lines that are coloured together, when they come into sight
 const watcher = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
@@ -154,7 +159,7 @@ function code(text, language) {
   const lines = text.replace(/\s+$/, "").split("\n");
   const pre = h("pre", { tabindex: "0" });
   for (let at = 0; at < lines.length; at += CHUNK) {
-    const words = lines.slice(at, at + CHUNK);
+    const words = lines.slice(at, at + CHUNK).map((line) => drawn(line, language));
     const style = { "contain-intrinsic-height": `auto ${20 * words.length}px` };
     pre.append(h("div", { "data-language": language, style }, words.join("\n")));
     watcher.observe(pre.lastChild);
@@ -208,7 +213,8 @@ function diff(before, after, language, context) {
   lines.forEach(([sign, line], at) => {
     if (!near[at]) { hidden++; return; }
     flush();
-    pre.append(h("div", { class: sign === "+" ? "plus" : sign === "-" ? "minus" : null }, coloured(line, language)));
+    const kind = { "+": "plus", "-": "minus" }[sign];
+    pre.append(h("div", { class: kind }, coloured(drawn(line, language), language)));
   });
   flush();
   return pre;

@@ -18,7 +18,7 @@ function legend(kinds) {
 function leading(href, kind, ...cells) {
   return h("tr", { tabindex: "0", "data-href": href, "data-kind": kind }, cells);
 }
-const named = (href, name) => cell([h("i", { class: "dot" }), link(href, name)]);
+const named = (href, name) => cell([h("i", { class: "dot" }), link(href, name)], "name");
 
 // ------------------------------------------------------------------------------------------------------------ overview
 
@@ -282,7 +282,7 @@ function expression(kernel, index) {
       return h("tr", {},
         cell(h("b", {}, node.op)),
         cell(at < 0 ? node.name || "–" : link(`#/model/${at}`, node.name)),
-        cell(h("code", {}, node.types.join(", "))),
+        cell(node.types.map((type) => h("div", { class: "cut" }, h("code", {}, type)))),
         cell(origin(node.origin, model.nodes[at]?.source)));
     })),
     calls > MOST_CALLS && note(`and ${calls - MOST_CALLS} more calls with other nodes`),
@@ -438,6 +438,10 @@ function arenaPicture(lives, arena) {
     x: x(life.first), width: Math.max(1.5, x(life.last + 1) - x(life.first)),
     y: y(life.offset + life.bytes), height: Math.max(1.5, y(life.offset) - y(life.offset + life.bytes)),
   });
+  // A value that is written over another's bytes while that is alive hides the rest of it.
+  const over = (life) => lives.filter((one) => one.first > life.first && one.offset < life.offset + life.bytes
+    && life.offset < one.offset + one.bytes);
+  const seen = (life) => x(Math.min(life.last + 1, ...over(life).map((one) => one.first))) - x(life.first);
   return svg("svg", { viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "The arena over time" },
     [0, 0.25, 0.5, 0.75, 1].map((part) => [
       svg("line", { class: "axis", x1: left, x2: wide, y1: y(part * arena), y2: y(part * arena) }),
@@ -449,7 +453,7 @@ function arenaPicture(lives, arena) {
       ...tipped(`${life.name}: ${bytes(life.bytes)} at ${bytes(life.offset)}`,
         `written by ${model.rows[life.first].label} (row ${life.first}), last read in row ${life.last}`),
     })),
-    lives.filter((life) => box(life).width > 7 * life.name.length && box(life).height > 15).map((life) =>
+    lives.filter((life) => seen(life) > 6.4 * life.name.length + 8 && box(life).height > 15).map((life) =>
       svg("text", { class: "on", x: box(life).x + 6, y: box(life).y + 14 }, life.name)),
     svg("text", { x: left, y: high - 6 }, "first call"),
     svg("text", { x: wide - 8, y: high - 6, "text-anchor": "end" }, `row ${rows - 1}`));
@@ -463,9 +467,9 @@ function modelView(chosen) {
   },
   cell(h("b", {}, node.op)),
   cell(h("div", { class: "cut", ...tipped(node.name) }, node.name)),
-  cell(h("code", {}, node.types.join(", "))),
+  cell(node.types.map((type) => h("div", { class: "cut" }, h("code", {}, type)))),
   cell([node.rows.slice(0, 4).map(rowChip), node.fate !== "computed" && h("span", { class: "quiet" }, node.fate)]),
-  cell(origin(node.origin, node.source))));
+  cell(origin(node.origin === `${model.model}.${node.name}` ? "" : node.origin, node.source), "loose")));
   function choose() {
     for (const row of rows) row.hidden = !row.dataset.text.includes(filter.value.toLowerCase());
   }

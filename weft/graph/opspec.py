@@ -391,6 +391,7 @@ def _taken(result: Any) -> Any:
     """A result of a user's function: an array of its own, where it gave an input back."""
     if isinstance(result, list):
         return [_taken(one) for one in result]
+    result = np.asarray(result) if isinstance(result, np.generic) else result  # x.sum() of all elements
     if isinstance(result, np.ndarray):
         dtype_name(result.dtype)
         return result if result.flags.writeable else result.copy()
@@ -487,7 +488,9 @@ def register_operator(
         spec = OpSpec(name, infer or _unknown_shapes, evaluate, compute, domain=domain, **more)
         if not callable(spec.kind) and spec.kind not in KINDS:
             raise ValueError(f"its kind is one of {', '.join(KINDS)}, not {spec.kind!r}")
-        signature(spec.takes)
+        signature(spec.takes or "").check_elements()
+        if not all(hasattr(one, "problem") for one in spec.requires):
+            raise ValueError("requires is a tuple of relations (weft/graph/signature.py)")
     except (TypeError, ValueError, AttributeError) as error:
         raise GraphError(f"{domain}.{name} cannot be registered: {error}") from error
     _OF_USERS.add(key)

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
 
+from weft.core.array_types import NARROW, PLAIN
+from weft.core.errors import did_you_mean
 from weft.graph.ir import Dim, TensorType, Type
 
 if TYPE_CHECKING:
@@ -96,6 +98,12 @@ class Signature:
         self.inputs = tuple(map(_input, parts[:-1] if self.variadic else parts))
         self.attributes = sorted({s.name[1:] for i in self.inputs for p in i.shapes for s in p if s.name[:1] == "@"})
         self._kept = functools.lru_cache(maxsize=1024)(self._problem)
+
+    def check_elements(self) -> None:
+        """An error for a word that is no element type."""
+        known = {*ELEMENTS, *PLAIN, *NARROW, "string", *(one.name for one in self.inputs)}
+        if wrong := [word for one in self.inputs for word in one.elements if word not in known]:
+            raise ValueError(f"{wrong[0]!r} is no element type of a signature{did_you_mean(wrong[0], known)}")
 
     def problem(self, c: Infer) -> str | None:
         """What is wrong with the inputs of a node, in words; None where nothing is known to be."""

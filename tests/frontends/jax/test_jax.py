@@ -237,3 +237,9 @@ def test_methods_partials_and_shapes_alone_are_taken():
     assert compiled(np.zeros(3, "f")).tolist() == [1, 1, 1]
     static = weft.compile(jax.jit(lambda x, n: x * n, static_argnums=1), np.ones(2, "f"), 3)
     assert static(np.ones(2, "f")).tolist() == [3, 3]
+
+
+def test_sizes_that_are_no_numbers_are_refused():
+    (n,) = jax.export.symbolic_shape("n")
+    with pytest.raises(ArgumentError, match="one set of shapes"):
+        weft.compile(jnp.sin, jax.ShapeDtypeStruct((n, 3), "float32"))

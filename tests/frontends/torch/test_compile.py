@@ -1,5 +1,7 @@
 """weft.compile of PyTorch models: structures, sharing, sizes that vary, state, files, and errors that help."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -90,6 +92,14 @@ def test_arguments_that_are_left_out_or_added_are_not_guessed():
     for call in ((lambda: compiled(x=x)), (lambda: compiled(x)), (lambda: weft.compile(Scaled(), x)(x, negated=True))):
         with pytest.raises(ArgumentError, match="called as in its example"):
             call()
+
+
+def test_copies_are_called_as_the_module_is(nested):
+    model, compiled = nested
+    args, kwargs = arguments()
+    for one in (copy.copy(compiled), copy.deepcopy(compiled)):
+        with torch.no_grad():
+            torch.testing.assert_close(one(*args, **kwargs), model(*args, **kwargs))
 
 
 def test_parameters_are_shared_not_copied():

@@ -101,6 +101,7 @@ TABLES = {
         "F.pixel_shuffle(q, 2)", "F.pixel_unshuffle(q, 3)", "F.channel_shuffle(q, 2)", "F.pad(x, (1, 2))",
         "F.pad(x, (1, 0, 2, 1), value=3.0)", "F.pad(x, (-1, 2))", "F.pad(q, (1, 2, 2, 1), 'reflect')",
         "F.pad(q, (1, 2, 2, 1), 'replicate')", "F.pad(q, (1, 2, 2, 1), 'circular')", "F.pad(x, (2, 1), 'reflect')",
+        "F.pad(q, (-4, 4, 4, -4), 'reflect')", "F.pad(q, (-6, 2, 0, 0), 'replicate')",
         "x.movedim(0, 2)", "torch.meshgrid(r, r, indexing='ij')", "torch.rot90(m)", "torch.broadcast_tensors(m, x)",
         "x.swapaxes(0, 1)", "torch.atleast_3d(m)", "x.ravel()", "torch.as_strided(m, (2, 3), (4, 1))",
         "torch.full((2, 3), 1.5)", "torch.zeros(2), torch.ones(3, dtype=torch.int32)", "torch.zeros_like(x)",

@@ -63,11 +63,9 @@ class Calls:
     @staticmethod
     def as_array(given: Any) -> Any:
         """An input as an array: a view of its memory where that is possible."""
-        if not isinstance(given, jax.Array):
-            return given
-        if jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key):
+        if isinstance(given, jax.Array) and jax.dtypes.issubdtype(given.dtype, jax.dtypes.prng_key):
             given = jax.random.key_data(given)
-        return np.asarray(given)
+        return np.asarray(given) if isinstance(given, jax.Array) else given
 
     @staticmethod
     def is_native(given: Any) -> bool:
@@ -83,6 +81,8 @@ class Calls:
 def load(model: Any, args: Sequence[Any]) -> Imported:
     """Imports a function, traced for example arguments."""
     traced = _traced(model, args)
+    if not all(isinstance(size, int) for kind in traced.jaxpr.in_avals for size in kind.shape):
+        raise ArgumentError("a function of JAX's is compiled for one set of shapes: give sizes that are numbers")
     names = _names(traced.jaxpr.jaxpr.debug_info, traced.in_tree.num_leaves)
     label = getattr(model, "__name__", type(model).__name__).strip("<>")
     graph = import_jaxpr(traced.jaxpr, label if label.isidentifier() else "model", names)

@@ -57,7 +57,7 @@ def array_of(tensor: Any, name: str = "a tensor") -> Array:
     """A numpy array over the memory of a tensor; a copy where it lies elsewhere, or not in order."""
     kind = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or tensor.is_quantized or kind not in NUMPY_TYPES or tensor.is_complex():
-        raise Unsupported(f"{name} is a tensor of {tensor.layout} and {tensor.dtype}")
+        raise Unsupported(f"{name} is {tensor.layout} of {tensor.dtype}: dense tensors of real numbers are taken")
     if isinstance(tensor, torch._subclasses.FakeTensor) or tensor.device.type == "meta":
         raise Unsupported(f"{name} holds no data (a fake tensor): load the weights before compiling")
     tensor = tensor.detach().cpu().resolve_neg().contiguous()

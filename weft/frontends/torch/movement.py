@@ -292,15 +292,20 @@ def _col2im(c: Emitter, x: Value, size: Any, kernel: Any, dilation: Any, padding
 
 
 def pad(c: Emitter, x: Value, before: Sequence[Any], after: Sequence[Any], mode: str, value: Any = None) -> Value:
-    """x with elements around it; negative amounts take some away."""
-    for axis, (low, high) in enumerate(zip(before, after)):
-        if (isinstance(low, int) and low < 0) or (isinstance(high, int) and high < 0):
-            x = c.slice(x, axis, max(-low, 0), min(high, 0) if high < 0 else _LAST)
-    amounts = [max(one, 0) if isinstance(one, int) else one for one in (*before, *after)]
-    if all(isinstance(one, int) and one == 0 for one in amounts):
+    """x with elements around it; negative amounts take some away, after it where the border stays what it was."""
+
+    def taken(x: Value) -> Value:
+        for axis, (low, high) in enumerate(zip(before, after)):
+            if (isinstance(low, int) and low < 0) or (isinstance(high, int) and high < 0):
+                x = c.slice(x, axis, max(-low, 0), min(high, 0) if high < 0 else _LAST)
         return x
-    filling = c.value(value, x.tensor.dtype) if mode == "constant" else None
-    return c.op("Pad", x, c.vector(amounts), filling, mode=mode)
+
+    stays = mode in ("edge", "reflect")
+    x = x if stays else taken(x)
+    amounts = [max(one, 0) if isinstance(one, int) else one for one in (*before, *after)]
+    if not all(isinstance(one, int) and one == 0 for one in amounts):
+        x = c.op("Pad", x, c.vector(amounts), c.value(value, x.tensor.dtype) if mode == "constant" else None, mode=mode)
+    return taken(x) if stays else x
 
 
 def _pad_last(c: Emitter, x: Value, amounts: Sequence[Any], mode: str, value: Any = None) -> Value:
@@ -321,13 +326,8 @@ def _pad(c: Emitter, x: Value, amounts: Sequence[Any], mode: str = "constant", v
     return _pad_last(c, x, amounts, names[mode], 0 if value is None else value)
 
 
-def _padding(mode: str) -> Any:
-    return lambda c, x, amounts: _pad_last(c, x, amounts, mode)
-
-
-for _rank in (1, 2, 3):
-    aten(f"reflection_pad{_rank}d")(_padding("reflect"))
-    aten(f"replication_pad{_rank}d")(_padding("edge"))
+enter({"reflection_pad1d reflection_pad2d reflection_pad3d": lambda c, x, amounts: _pad_last(c, x, amounts, "reflect")})
+enter({"replication_pad1d replication_pad2d replication_pad3d": lambda c, x, amounts: _pad_last(c, x, amounts, "edge")})
 
 
 # --------------------------------------------------------------------------------------------------- from nothing
