@@ -70,7 +70,9 @@ ACCEPTED = 3  # how often a set is measured anew because another process put som
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
 after each such share of it less long where the second is surely slower."""
-STRETCHES = 24  # of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy)
+STRETCHES, LEAST_CALM = 24, 8
+"""Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
+in which both forms took about their least (CALM), the others do not count."""
 DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said
