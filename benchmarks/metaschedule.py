@@ -2,10 +2,10 @@
 
     python -m benchmarks.metaschedule --tvm PYTHON --trials 64 [--only matmul]
 
-PYTHON is an interpreter with apache-tvm 0.27 (psutil, xgboost, apache-tvm-ffi 0.1.14.post1) in an environment of its
-own: it runs this very file with --peer. Both tune for one thread; a kernel's figure is the least processor time of a
-call in alternating batches. A search is told with its wall time and the processor time of it and its children. A peer
-that crashes is told with its last words.
+PYTHON is an interpreter with apache-tvm 0.27 (psutil, cloudpickle, xgboost, apache-tvm-ffi 0.1.14.post1) in an
+environment of its own: it runs this very file with --peer. Both tune for one thread; a kernel's figure is the least
+processor time of a call in alternating batches. A search is told with its wall time and the processor time of it and
+its children. A peer that crashes is told with its last words.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
     python -m benchmarks.search --live --trials 64          the searches themselves, each point measured when it is met
     python -m benchmarks.search --live --jobs 8 --ways random "prior + learned=64" "learned alone=200" genetic=200
                                                             figure 12 as it is asked for: random has 800 trials
+    python -m benchmarks.search --live --points 480         the same over tables: larger spaces with fewer choices, each
+                                                            measured whole once; then a trial is a look into its table
     python -m benchmarks.search --exhaustive                five small spaces measured whole; trials to 2 % of the best
     python -m benchmarks.search --rate                      how many candidates are scored in a second
     python -m benchmarks.search --poor --trials 64          what is left of the speed of right facts, from poor ones
@@ -13,8 +15,9 @@ A pool is a table of points with their measured times: points drawn evenly from 
 are estimated at up to twice the best, and the best by estimate. Replayed searches choose from the pool alone, so that
 all see the same machine; random is helped by that, because a third of the pool is good by estimate.
 
-A space of fewer points than trials is measured whole, and the searches are replayed over that. What looks best is
-measured three times, and the median counts: the best of many is the luckiest of them, too.
+A space of fewer points than trials, or with --points any, is measured whole, and the searches are replayed over that,
+which the output says. What looks best is measured three times, and the median counts: the best of many is the luckiest
+of them, too. The default beside itself is 1, whatever was measured.
 
 What --live and --exhaustive measure is kept in --folder: with --seconds a run ends early, and the same command goes on.
 """
@@ -136,12 +139,17 @@ def live(name: str, target: str, way: str, trials: int, seed: int, folder: Path,
         return [max(1.0, gain) for gain in itertools.accumulate([*search.gains.values()][:trials], max)]
 
 
-def whole(name: str, target: str, folder: Path, until: float, trials: int, seeds: int) -> dict[str, list[list[float]]]:
-    """Searches replayed over a space that was measured whole, for who wants more trials than it has points."""
-    search = exhaustive(name, target, folder, until, trials)
-    return {
-        way: [replay(search.space, search.gains, way, trials, seed) for seed in range(seeds)] for way in ways_here()
+def whole(
+    name: str, target: str, folder: Path, until: float, most: int, ways: dict[str, int], seeds: int
+) -> tuple[str, dict[str, list[list[float]]]]:
+    """Searches replayed over a space that was measured whole, each with so many trials; and a word on the space."""
+    search = exhaustive(name, target, folder, until, most)
+    said = f"{search.trials} of {search.space.size} points measured, best {max(search.gains.values()):.3f}: replayed"
+    curves = {
+        way: [replay(search.space, search.gains, way, trials, seed) for seed in range(seeds)]
+        for way, trials in ways.items()
     }
+    return said, curves
 
 
 def thinned(space: Space, most: int) -> Space:
@@ -192,6 +200,7 @@ def settle(search: Search, count: int, until: float) -> None:
             if time.monotonic() >= until:
                 break
     search.gains.update({number: gain for number, (gain, _) in _medians(search).items()})
+    search.gains.update(dict.fromkeys(search.space.known & search.gains.keys(), 1.0))
 
 
 def _medians(search: Search) -> dict[int, tuple[float, int]]:
@@ -266,20 +275,23 @@ def _take_core(cores: Any) -> None:
     os.sched_setaffinity(0, {cores.get()})
 
 
-def side_by_side(given: argparse.Namespace, names: list[str], until: float) -> dict[str, dict[str, list[list[float]]]]:
+def side_by_side(
+    given: argparse.Namespace, names: list[str], until: float, console: Console
+) -> dict[str, dict[str, list[list[float]]]]:
     """The searches of figure 12: in a space of more points than trials each measures what it meets; one of fewer is
     measured whole, and the searches are replayed over that."""
-    ways = dict(one.partition("=")[::2] for one in given.ways) or dict.fromkeys(ways_here(), "")
+    asked = dict(one.partition("=")[::2] for one in given.ways) or dict.fromkeys(ways_here(), "")
+    ways = {way: int(trials or given.trials) for way, trials in asked.items()}
     jobs: dict[tuple[str, str, int], tuple[Any, ...]] = {}
     for name in names:
         folder = Path(given.folder) / name.replace(" ", "_")
         folder.mkdir(parents=True, exist_ok=True)
-        if space_of(task_of(TASKS[name](), given.target)).size <= given.trials:
-            jobs[name, "", 0] = whole, name, given.target, folder, until, given.trials, given.seeds
+        if given.points or space_of(task_of(TASKS[name](), given.target)).size <= given.trials:
+            most = given.points or given.trials
+            jobs[name, "", 0] = whole, name, given.target, Path(given.folder), until, most, ways, given.seeds
             continue
         for way, seed in itertools.product(ways, range(given.seeds)):
-            most = int(ways[way] or given.trials)
-            jobs[name, way, seed] = live, name, given.target, way, most, seed, folder, until
+            jobs[name, way, seed] = live, name, given.target, way, ways[way], seed, folder, until
     order = sorted(jobs, key=lambda at: ["", *ways].index(at[1]))  # whole spaces first, then as the ways are given
     found = dict(zip(order, beside_each_other([jobs[at] for at in order], given.jobs)))
     curves: dict[str, dict[str, list[list[float]]]] = {name: {} for name in names}
@@ -287,7 +299,8 @@ def side_by_side(given: argparse.Namespace, names: list[str], until: float) -> d
         if way:
             curves[name].setdefault(way, []).append(found[name, way, seed])
         else:
-            curves[name] = {one: found[name, way, seed][one] for one in ways}
+            said, curves[name] = found[name, way, seed]
+            console.print(f"{name}: {said}")
     return curves
 
 
@@ -296,7 +309,8 @@ def regrets(given: argparse.Namespace, until: float, console: Console) -> None:
     folder = Path(given.folder)
     folder.mkdir(parents=True, exist_ok=True)
     table = Table("space", "points", "way", "regret after 16 trials", "trials to 2 %", f"of {given.seeds} seeds")
-    names = [name for name in SMALL if not given.only or any(part in name for part in given.only)]
+    known = {**SMALL, **TASKS} if given.only else SMALL
+    names = [name for name in known if not given.only or any(part in name for part in given.only)]
     most = given.points or MOST_POINTS
     for rows in beside_each_other(
         [(regret, name, given.target, folder, until, most, given.seeds) for name in names], given.jobs
@@ -397,7 +411,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--target", default="native,cores=1")
     parser.add_argument("--pool", default="pool.json", help="where the measured pools are (made where there is none)")
-    parser.add_argument("--points", type=int, default=0, help="of a pool (160); of a space measured whole (1200)")
+    parser.add_argument(
+        "--points", type=int, default=0, help="of a pool (160); of a space measured whole (1200); with --live: all are"
+    )
     parser.add_argument("--trials", type=int, default=800)
     parser.add_argument("--live", action="store_true", help="measure, instead of replaying over pools")
     parser.add_argument("--exhaustive", action="store_true", help="measure five small spaces whole")
@@ -430,7 +446,7 @@ def main() -> None:
             console.print(f"{name}: {before:.2f} of right facts before, {after:.2f} after {given.trials} trials")
         return
     if given.live:
-        curves = side_by_side(given, names, until)
+        curves = side_by_side(given, names, until, console)
     else:
         curves = replayed(given, names, console)
     console.print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")

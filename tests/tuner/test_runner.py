@@ -261,3 +261,30 @@ def test_what_ends_the_child_of_a_device_does_not_end_the_search(on_device, faul
     found = [one.status for one in LocalRunner().measure(Bench(task), [point, bad, point, point])]
     want = Status.FAULT if isinstance(fault, Exception) else Status.CRASH
     assert found == [Status.OK, want, Status.OK, Status.OK] and len(forked) == (3 if fault is None else 2)
+
+
+def test_turns_are_taken_again_until_the_default_is_as_fast_as_it_was(bench, monkeypatch):
+    """Somebody on the core's other thread slows both, and not by the same factor: the calm answer counts."""
+    answers = iter([([1.6, 1.4], 0.0), ([1.7, 1.4], 0.0), ([1.02, 1.1], 0.0), ([9.0, 9.0], 0.0)])
+    monkeypatch.setattr(bench_module, "in_turns", lambda calls, threads, rounds: next(answers))
+    bench.calm = 1.0
+    assert bench.calm_turns([]) == ([1.02, 1.1], 0.0)
+    bench.calm = float("inf")  # nothing is known: one answer is enough
+    assert bench.calm_turns([]) == ([9.0, 9.0], 0.0)
+
+
+def test_a_hopeless_point_is_not_measured_until_all_is_calm(bench, monkeypatch):
+    answers = iter([([2.0, 4.0], 0.0)])
+    monkeypatch.setattr(bench_module, "in_turns", lambda calls, threads, rounds: next(answers))
+    bench.calm = 1.0
+    assert bench.calm_turns([]) == ([2.0, 4.0], 0.0)
+
+
+def test_what_the_default_takes_is_remembered_and_slowly_forgotten(bench, good):
+    region, point = good
+    bench.calm = 1e-12
+    (found,) = LocalRunner().measure(bench, [(region, point)])
+    assert found.status is Status.OK and bench.calm == pytest.approx(1.01e-12)
+    bench.calm = 1e3
+    (found,) = LocalRunner().measure(bench, [(region, point)])
+    assert bench.calm == found.baseline

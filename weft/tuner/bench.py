@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -158,6 +159,7 @@ class Bench:
         self._default: Kernel | DeviceKernel | None = None
         self.expected: list[Any] = []
         """The default's results."""
+        self.calm = math.inf  # the seconds that the default takes when nobody disturbs it, as far as is known
 
     @functools.cached_property
     def planned(self) -> Kernel | DeviceKernel:
@@ -212,13 +214,24 @@ class Bench:
             baseline, seconds = map(min, zip(*times[1:]))
             return Outcome(Status.OK, seconds, baseline, trace=trace)
         default.bind(self.arrays)  # memory of this process, as the candidate's
-        (baseline, seconds), busy = in_turns([default.run, kernel.run], self.threads)
+        calls = [default.run, kernel.run]
+        (baseline, seconds), busy = self.calm_turns(calls)
         if seconds < baseline:  # perhaps by luck: the worse of two answers counts
             rounds = settings.ROUNDS if busy < settings.BUSY else 2 * settings.ROUNDS
-            (base, again), other = in_turns([default.run, kernel.run], self.threads, rounds)
+            (base, again), other = self.calm_turns(calls, rounds)
             if base / again < baseline / seconds:
                 baseline, seconds, busy = base, again, max(busy, other)
         return Outcome(Status.OK, seconds, baseline, busy, trace=trace)
+
+    def calm_turns(self, calls: Sequence[Call], rounds: int = settings.ROUNDS) -> tuple[list[float], float]:
+        """`in_turns`, again while the default takes longer than it is known to: the calmest answer counts."""
+        best, end = in_turns(calls, self.threads, rounds), time.perf_counter() + settings.AGAIN_SECONDS
+        while time.perf_counter() < end:
+            (baseline, *_, last), _ = best
+            if baseline <= settings.CALM * self.calm or last > settings.HOPELESS * baseline:
+                break
+            best = min(best, in_turns(calls, self.threads, rounds), key=lambda one: one[0][0])
+        return best
 
 
 def _short(error: BaseException) -> str:

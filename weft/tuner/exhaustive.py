@@ -34,6 +34,7 @@ def measure_all(tuning: Tuning, search: Search, most: int, observe: Callable[[Tu
     for record in search.measure(left):
         tuning.trials += 1
         observe(tuning, record)
+    search.gains.update(dict.fromkeys(search.space.known & search.gains.keys(), 1.0))  # the default beside itself
     return len(left)
 
 

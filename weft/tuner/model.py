@@ -340,10 +340,16 @@ def _with_traces(records: Records, found: Mapping[str, tuple[Trace, float]]) -> 
 
 
 def spread(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
-    """The median of the ratios of best times in stretches, and between which two of them it lies 19 times in 20."""
+    """The median of the ratios of best times in stretches, and between which two of them it lies 19 times in 20.
+
+    Stretches count in which nobody disturbed either, where there are enough: others slow one form more than another.
+    """
     size = max(1, len(before) // settings.STRETCHES)
     parts = [slice(at, at + size) for at in range(0, len(before) - size + 1, size)]
-    ranked = sorted(min(before[part]) / min(after[part]) for part in parts)
+    pairs = [(min(before[part]), min(after[part])) for part in parts]
+    most = [settings.CALM * min(some) for some in zip(*pairs)]
+    calm = [pair for pair in pairs if pair[0] <= most[0] and pair[1] <= most[1]]
+    ranked = sorted(one / other for one, other in (calm if len(calm) >= settings.LEAST_CALM else pairs))
     low = max(0, int(len(ranked) / 2 - math.sqrt(len(ranked))))
     return ranked[low], statistics.median(ranked), ranked[-1 - low]
 

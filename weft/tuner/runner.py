@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import math
 import os
 import pickle
 import select
@@ -23,9 +24,9 @@ from typing import Any, Protocol
 
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
-from weft.tuner.bench import Bench
+from weft.tuner.bench import Bench, in_turns
 from weft.tuner.records import Outcome, Status, TuneError
-from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, MOST_LINE, RUN_SECONDS
+from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, FORGOTTEN, MOST_LINE, RUN_SECONDS
 from weft.tuner.space import Region
 
 Say = Callable[[str], None]
@@ -214,10 +215,14 @@ class LocalRunner:
             begin = time.perf_counter()
             bench.default.run()
             running += 500 * (time.perf_counter() - begin)
+            if not math.isfinite(bench.calm):
+                bench.calm = in_turns([bench.default.run], bench.threads)[0][0]
         left = list(points)
         while left:
             for outcome in together(bench, left[:each], running):
                 left.pop(0)
+                if outcome.status is Status.OK:
+                    bench.calm = min(outcome.baseline, FORGOTTEN * bench.calm)
                 yield outcome
 
     def _one_by_one(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:

@@ -13,6 +13,11 @@ is as fast as alone for milliseconds at a time: with 4 ms the same kernel measur
 machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neoverse-N1, load 6 to 15)."""
 DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
+CALM, AGAIN_SECONDS, FORGOTTEN = 1.08, 0.5, 1.01
+"""A default that takes so many times what it took at best ran beside somebody on its core's other thread, which no
+clock tells: turns are taken again, for so long; what it took at best is forgotten by so much in a trial that was not
+calm. On two processors of a shared Xeon a default took 467 or 750 µs, changing each second, and one point measured 1.13
+of it beside others, 0.95 alone."""
 COLD, MOST_COPIES, MOST_COLD = 2, 128, 256 << 20
 """Copies of constants fill a cache so many times, by so many copies and bytes at most: a core's second, or, as far as
 the model's constants do, the last. With warm ones DQN was expected to gain 1.15, and gained 1.01; with the second
@@ -65,7 +70,9 @@ ACCEPTED = 3  # how often a set is measured anew because another process put som
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
 after each such share of it less long where the second is surely slower."""
-STRETCHES = 24  # of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy)
+STRETCHES, LEAST_CALM = 24, 8
+"""Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
+in which both forms took about their least (CALM), the others do not count."""
 DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said
