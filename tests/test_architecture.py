@@ -101,6 +101,7 @@ FACTS = {
     "compiler.control.llvm_ir MOST_TURNS, compiler.kernels.workers _MOST_JOBS, pool.ca DAYS, "
     "runtime.model.fastcall MOST_ADDED, graph.passes.infer _ROUNDS, graph.passes.normalize MOST_ROUNDS, "
     "loop.passes.split_host_device MOST_LAUNCHES",
+    "bits that another library gives their meaning": "runtime.model.fastcall READABLE WRITABLE",
     "fitted, with its error, in a room that another hand rebuilds": "vdla.schedule BUBBLE TRIALS",
 }
 """Numbers in those rooms that steer nothing: what they are, modules (`weft.` and `targets.` left out) and names."""

@@ -10,6 +10,7 @@ from weft.compiler.passes import for_target
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, Graph, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
+from weft.targets.cpu.sketches.few_bits import panel
 from weft.targets.registry import find_target
 
 X86 = "x86_64-unknown-linux-gnu,cpu=sapphirerapids,cores=2"
@@ -92,6 +93,34 @@ def test_models_that_allow_it_get_two_digits():
     error = np.abs(weft.compile(graph)(x) - x.astype(np.float64) @ weight.T).max()
     limit = np.abs(x).max() * np.abs(weight).sum(axis=1).max()
     assert 1e-8 * limit < error < 2.0**-16 * limit
+
+
+@pytest.mark.parametrize(
+    "form", [(64, 37, 1, 4, 32, "packed"), (80, 1003, 2, 8, 16, "none"), (64, 5, 3, 2, 16, "plain")]
+)
+def test_columns_that_fill_no_panel(form):
+    """Their last panel is filled up with zeros, and a Slice leaves those out; a bias that is no constant stays."""
+    graph, weight = product(*form, bias=True)
+    x = np.random.default_rng(0).standard_normal((form[2], form[0])).astype(np.float32)
+    for target in (X86, ARM):
+        made = for_target(graph, find_target(target))
+        assert [node.op for node in made.nodes] == ["FewBitsMatMul", "Slice"]
+        (got,) = interpret_graph(made, {"x": x})
+        close(got - 1, x, weight)
+    got = weft.compile(graph)(x)
+    assert got.shape == (form[2], form[1])
+    close(got.astype(np.float64) - 1, x, weight)
+    bias = graph.nodes[0].inputs[5]
+    given = graph.replace(
+        inputs=[*graph.inputs, bias], constants={v: a for v, a in graph.constants.items() if v is not bias}
+    )
+    assert [node.op for node in for_target(given, find_target(X86)).nodes] == ["MatMulNBits"]
+    close(weft.compile(given)(x, np.zeros(form[1], np.float32)), x, weight)
+
+
+@pytest.mark.parametrize("columns,width", [(768, 64), (5003, 64), (1008, 64), (80, 16), (37, 16), (5, 16), (96, 48)])
+def test_panels_are_wide_where_that_leaves_little_empty(columns, width):
+    assert panel(find_target(X86), columns) == ("uint8", width)
 
 
 def test_many_rows_are_multiplied_as_floats():

@@ -12,9 +12,11 @@ import numpy as np
 
 from weft.compiler.sizes.open_checks import Conditions
 from weft.compiler.steps import HostStep, Program, RestStep
+from weft.core.array_types import ArrayType
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, blame, evaluation_of, node_error, type_of
+from weft.runtime.model.fastcall import Fast
 from weft.runtime.model.runner import Engine, NativeRunner, OpenSizes
 
 Inner = Callable[..., Any]
@@ -182,6 +184,39 @@ class Runner(HostRunner, NativeRunner):
     def __init__(self, program: Program, engine: Engine | None, inner: Inner) -> None:
         NativeRunner.__init__(self, program, engine)
         HostRunner.__init__(self, program, inner)
+
+    def fast(self, types: Sequence[ArrayType]) -> Fast | None:
+        """The short way, of a program that is one node with subgraphs, too."""
+        if self._fast is None and self.program.numbers is None and len(self.program.steps) == 1:
+            (step,) = self.program.steps
+            if isinstance(step, HostStep) and step.node.graphs:
+                self._fast = self._control_call(step, types)
+        return super().fast(types)
+
+    def _control_call(self, step: HostStep, types: Sequence[ArrayType]) -> Fast:
+        """A function like that of `fastcall`: None for what does not fit exactly, or while the host runs the node."""
+        program, first = self.program, self._first
+        wanted = [(kind.numpy, kind.static) for kind in types]
+
+        def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
+            region = step.region
+            if out is not None or region is None or region.closed or len(arrays) != len(wanted):
+                return None
+            values = first.copy()
+            for number, array, (dtype, shape) in zip(program.inputs, arrays, wanted):
+                if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
+                    return None
+                values[number] = array
+            taken = [values[number] for number in region.numbers]
+            form = region.ready(taken)
+            made = None if form is None else form.runner.run(taken, threads)
+            if made is None:
+                return None
+            for number, array in zip(step.outputs, made):
+                values[number] = array
+            return [program.own(at, number, values[number]) for at, number in enumerate(program.outputs)]
+
+        return fast
 
     def _other(self, step: HostStep | RestStep, values: list[Any], threads: int) -> None:
         if isinstance(step, HostStep):

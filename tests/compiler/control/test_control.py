@@ -195,3 +195,30 @@ def test_a_fault_of_the_compiler_is_no_refusal(monkeypatch):
     monkeypatch.setattr(bodies, "ControlForm", broken)
     with pytest.raises(AttributeError, match="a fault"):
         module(*listing(1, "after")[1])
+
+
+def test_the_short_way_takes_what_fits_and_leaves_the_rest():
+    """Once a loop is one native call, arrays that fit go straight there; others are converted or refused as before."""
+    main, body = Part("main"), Part("body")
+    x = main.input("x", "float32", (2, 4))
+    turn, go, state = (body.input(n) for n in ("turn", "go", "state"))
+    graph = body.finish([turn, go, state], [go, body("Tanh", body("Add", state, state))])
+    looped = main("Loop", main.constant(5, "int64"), None, x, body=graph)
+    graph = infer(main.finish([x], [looped, looped, x]))
+    module = weft.compile(graph)
+    for seed in range(4):
+        given = np.random.default_rng(seed).standard_normal((2, 4)).astype(np.float32)
+        check(module, [given], interpret_graph(graph, [given]), 1)
+    assert is_native(module) and module._fast is not None
+    assert module._fast([given], 1, None) is not None
+    wide = np.random.default_rng(9).standard_normal((4, 2)).astype(np.float32)
+    check(module, [wide.T], interpret_graph(graph, [wide.T.copy()]), 2)
+    for other in (given.astype(np.float64), given[:1], given.tolist()):
+        assert module._fast([other], 1, None) is None
+    first, second, passed = module(given)
+    assert not np.shares_memory(first, second) and not np.shares_memory(passed, given)
+    out = [np.empty_like(given) for _ in range(3)]
+    module(given, out=out)
+    np.testing.assert_array_equal(out[0], first)
+    with pytest.raises(weft.WeftError):
+        module(given[:1])

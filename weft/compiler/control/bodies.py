@@ -270,12 +270,17 @@ class Region(Body):
         """Its subgraphs, as long as they run on the host."""
         self._declined = 0
 
+    def ready(self, arrays: Sequence[Array]) -> Form | None:
+        """The form for just these inputs, where it is made."""
+        form = self._forms.get(self._key(arrays))
+        return None if form is None or form.mask is not None else form
+
     def native(self, arrays: Sequence[Any], threads: int) -> list[Any] | None:
         """What the node makes; None where the host has to run it."""
         if not all(isinstance(array, np.ndarray) for array in arrays):
             return None
-        form = self._forms.get(self._key(arrays))
-        if form is None or form.mask is not None:
+        form = self.ready(arrays)
+        if form is None:
             self.owed = sum(body.owed for body in self.bodies)
             form = self.form(arrays)
         made: list[Any] | None = None if form is None else form.runner.run(arrays, threads)

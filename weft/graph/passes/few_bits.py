@@ -5,6 +5,7 @@
 
 The weights are put into panels when the model is compiled (weft/ops/few_bits.py). How wide those are, and whether the
 instruction wants signed or unsigned bytes beside signed digits, a callback says; None leaves the product as it is.
+Columns that do not fill the last panel are joined by columns of zeros, which a Slice leaves out again.
 For a machine that multiplies floats ("uint32") they become words of neighbours instead (weft/ops/few_bits_words.py).
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -67,12 +68,21 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     kind, width = chosen
     if kind == "uint32":
         return _words(node, found, scope)
+    bias = node.inputs[5] if len(node.inputs) > 5 else None
+    missing = -features % width
+    if missing:
+        found = _joined(found, missing)
+        if bias is not None:
+            known = scope.constant(bias)
+            if known is None:
+                return None
+            bias = scope.new_constant(np.pad(known, (0, missing)), f"{bias.name}_joined")
     shift = 128 if found.bits == 8 and kind == "int8" else 0
     codes = pack_bits(found.codes, found.bits)
     if shift:
         codes = (codes ^ np.uint8(128)).view(np.int8)
     digits = 2 if int(node.attributes.get("accuracy_level", 0)) in (2, 3, 4) else 3
-    attributes: dict[str, Any] = {"digits": digits, "K": found.inner, "N": features, "bits": found.bits}
+    attributes: dict[str, Any] = {"digits": digits, "K": found.inner, "N": features + missing, "bits": found.bits}
     attributes.update(block_size=block, width=width, kind=kind)
     made = [pack(codes, width), pack_factors(found.scales, width)]
     if found.zeros is None:
@@ -83,9 +93,22 @@ def _panels(node: Node, scope: Scope, propose: Propose) -> Replacement:
     else:
         made.append(pack_factors(np.asarray(found.zeros - found.zeros.dtype.type(shift)), width))
     panels = [scope.new_constant(array, f"{node.outputs[0].name}_panels") for array in made]
-    bias = node.inputs[5] if len(node.inputs) > 5 else None
     given = [x, *panels, *[None] * (3 - len(panels)), bias]
-    return [Node(NAME, given, node.outputs, attributes, node.name, node.origin, DOMAIN)]
+    if not missing:
+        return [Node(NAME, given, node.outputs, attributes, node.name, node.origin, DOMAIN)]
+    wide = scope.make(node, NAME, given, DOMAIN, **attributes)
+    ends = [scope.new_constant(np.array([at], np.int64), "columns") for at in (0, features, -1)]
+    return [Node("Slice", [wide, *ends], node.outputs, {}, node.name, node.origin)]
+
+
+def _joined(weights: Weights, count: int) -> Weights:
+    """Weights with so many more columns, all of them zeros: codes that a scale of 0 multiplies."""
+
+    def longer(array: Array) -> Array:
+        return np.asarray(np.pad(array, ((0, count), *[(0, 0)] * (array.ndim - 1))))
+
+    zeros = None if weights.zeros is None else longer(weights.zeros)
+    return replace(weights, codes=longer(weights.codes), scales=longer(weights.scales), zeros=zeros)
 
 
 def _words(node: Node, found: Weights, scope: Scope) -> Replacement:

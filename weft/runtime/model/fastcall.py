@@ -12,13 +12,20 @@ For y = a + w the source is
         pa0 = head(id(a0)).data
         if out is None:
             o0 = empty(so0, do0)
+            po0 = head(id(o0)).data
         else:
-            (the same tests for o0; None where it meets an input in memory)
-        code = entry(b0(pa0) + b1 + b2(head(id(o0)).data), threads)
+            (the same tests for o0)
+            places = pa0, po0,
+            if places != apart[0]:
+                (None where o0 meets an input in memory)
+                apart[0] = places
+        code = entry(b0(pa0) + b1 + b2(po0), threads)
         if code: raise fault(code)
         return [o0]
 
-`fast` may run in several threads at once: everything that it changes is its own, or a list's `pop` and `append`.
+Whether arrays meet is a question for each pair of them, and a decoder has dozens: it is asked again only when one of
+them lies elsewhere. `fast` may run in several threads at once: what it changes is its own, a list's `pop` and `append`,
+or one reference.
 """
 
 from __future__ import annotations
@@ -40,6 +47,8 @@ from weft.runtime.model.program import NativeStep, Program, empty_array
 Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
 MOST_ADDED = 16
 """Python compiles a + b + c + … by calling itself, and gives up after some thousand."""
+READABLE, WRITABLE = 0x101, 0x501
+"""numpy's bits for contiguous and aligned, and for writable too, asked for at once: a look at flags makes an object."""
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
 
 
@@ -158,11 +167,10 @@ class _Writer:
         lines = [f"if len(arrays) != {count}: return None"]
         if count:
             lines.append(f"{_tuple(f'a{at}' for at in range(count))} = arrays")
-        tests = [test for at in range(count) for test in _tests(f"a{at}", "c_contiguous")]
-        tests += [f"not a{at}.flags.aligned" for at in range(count)]
+        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE)]
         lines += [f"if {' or '.join(tests)}: return None"] if tests else []
         used = [name for name in self._used() if name not in self.made.values()]
-        lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in used]
+        lines += self._places(used)
         lines += ["if out is None:", *(f"    {line}" for line in self._new_outputs())]
         lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
         lines += self._call() if self.step else []
@@ -179,7 +187,11 @@ class _Writer:
     def _new_outputs(self) -> list[str]:
         large = [math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED for _, kind in self.makes]
         calls = ["empty_array" if one else "empty" for one in large]
-        return [f"o{at} = {call}(so{at}, do{at})" for at, call in enumerate(calls)] or ["pass"]
+        lines = [f"o{at} = {call}(so{at}, do{at})" for at, call in enumerate(calls)]
+        return [*lines, *self._places(self.made.values())] or ["pass"]
+
+    def _places(self, names: Iterable[str]) -> list[str]:
+        return [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
 
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
@@ -187,10 +199,10 @@ class _Writer:
         if not outputs or len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
             return ["return None"]
         names = [self.made[number] for number in outputs]
-        tests = [test for name in names for test in _tests(name, "carray")]
+        tests = [test for name in names for test in _tests(name, WRITABLE)]
         lines = [f"if len(out) != {len(names)}: return None", f"{_tuple(names)} = out"]
         lines.append(f"if {' or '.join(tests)}: return None")
-        lines += [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
+        lines += self._places(names)
         sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
         one_array = {(self.names[given], self.names[made]) for given, made in self.program.updates}
         meets = [
@@ -199,7 +211,11 @@ class _Writer:
             for at, name in enumerate(names)
             for other in [*used, *names[:at]]
         ]
-        return lines + ([f"if {' or '.join(meets)}: return None"] if meets else [])
+        if not meets:
+            return lines
+        self.scope["apart"] = [()]
+        lines += [f"places = {_tuple(f'p{name}' for name in [*used, *names])}", "if places != apart[0]:"]
+        return [*lines, f"    if {' or '.join(meets)}: return None", "    apart[0] = places"]
 
     def _call(self) -> list[str]:
         assert self.step is not None
@@ -216,8 +232,7 @@ class _Writer:
     def _address(self, kind: str, number: int) -> str:
         if kind == "arena":
             return "arena[0]"
-        name = self.names[number]
-        return ADDRESS_SOURCE.format(name) if number in self.made else f"p{name}"
+        return f"p{self.names[number]}"
 
     def _results(self) -> list[str]:
         """The outputs; what is passed on, or returned twice, is copied as the long way does."""
@@ -237,7 +252,7 @@ def _tuple(names: Iterable[str]) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-def _tests(name: str, flag: str) -> list[str]:
+def _tests(name: str, flags: int) -> list[str]:
     # Types are equal that are not the same object: those of arrays that another process sent.
     other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
-    return [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"not {name}.flags.{flag}"]
+    return [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]

@@ -186,6 +186,9 @@ DIGIT_VECTORS, DIGIT_GROUPS = 4, 8
 """Products with weights of few bits: vectors of columns in a panel (with three digits for each and the sums of floats
 they fill half of the registers); groups of four bytes that are written out, more are a loop."""
 
+MOST_EMPTY_COLUMNS = 1 / 16
+"""The share of columns that may be added to fill the last panel, so that panels are wider: they are read in vain."""
+
 BIT_COLUMNS, BIT_VECTORS, BIT_ROWS = 4, 9, 8
 """Products of bits: columns of an intrinsic; vectors of a row in it, which are loaded once for all of them; rows that
 meet a few columns of the weights while these are in the first-level cache."""

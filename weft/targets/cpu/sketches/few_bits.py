@@ -24,20 +24,31 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LANE_BYTES
 from weft.targets.cpu.microkernels import MicroKernel, digit_dots
-from weft.targets.cpu.model import DIGIT_GROUPS, DIGIT_VECTORS, LEAST_PARALLEL_WORK, STREAM_AHEAD, ruled
+from weft.targets.cpu.model import (
+    DIGIT_GROUPS,
+    DIGIT_VECTORS,
+    LEAST_PARALLEL_WORK,
+    MOST_EMPTY_COLUMNS,
+    STREAM_AHEAD,
+    ruled,
+)
 from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL))
 
 
 def panel(target: Target, columns: int) -> tuple[str, int] | None:
-    """The type of bytes that codes become, and the columns of a panel; None where the machine has no such product."""
+    """The type of bytes that codes become, and the columns of a panel; None where the machine has no such product.
+
+    The widest that leaves little of its last panel empty: a vector alone waits for the digits that several would share.
+    """
     found = digit_dots(target)
     if found is None:
         return None
     kind, kernel = found
-    vectors = next((n for n in range(DIGIT_VECTORS, 0, -1) if columns % (n * kernel.lanes) == 0), None)
-    return None if vectors is None else (kind, vectors * kernel.lanes)
+    widths = [n * kernel.lanes for n in range(DIGIT_VECTORS, 0, -1)]
+    filled = (width for width in widths if -columns % width <= columns * MOST_EMPTY_COLUMNS)
+    return kind, next(filled, widths[-1])
 
 
 def match(unit: Unit) -> Sketch | None:
