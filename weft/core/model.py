@@ -181,6 +181,8 @@ MOST_SLOTS, MOST_RECORDINGS = 4, 16
 MOST_ARENAS, ARENA_KEPT_BYTES, LEAST_ALIGNED, ALLOCATOR_KEPT_BYTES = 4, 1 << 31, 1 << 16, 256 << 20
 """Arenas that a form keeps between calls, and the largest of them; bytes from which on finding an aligned place costs
 nothing beside filling it; most bytes that the native allocator keeps for reuse."""
+ARENA_GROWTH = 4
+"""Room of a new arena for open sizes, in times of what the call needs."""
 
 LOGGED_SECONDS = 1e-3
 """A pass over a graph that takes less is not worth a line of the log."""

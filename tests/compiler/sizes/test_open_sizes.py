@@ -15,6 +15,7 @@ from weft.compiler.module import SizeWarning
 from weft.compiler.sizes import background
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import Numbers
+from weft.core import model
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
@@ -22,6 +23,7 @@ from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
+from weft.runtime.model import runner
 from weft.runtime.model.runner import find_numbers
 
 
@@ -195,10 +197,28 @@ def test_arenas_do_not_grow_with_the_number_of_sizes():
     graph = mlp(Var("batch"))
     with knobs.override(sizes="open"):
         module = weft.compile(graph)
-    for size in [*range(1, 40), *range(40, 0, -1)]:
+    met = set()
+    for size in [*range(1, 41), *range(40, 0, -1)]:
         module(np.zeros((size, 20), "float32"))
-    (form,) = module.specializations
-    assert len(form.runner._arenas) == 1 and form.runner._arenas[0][1].nbytes <= 40 * (33 + 16) * 4 + 256
+        (form,) = module.specializations
+        met.add(form.runner._arenas[0][0])
+    assert len(form.runner._arenas) == 1
+    assert form.runner._arenas[0][1].nbytes <= model.ARENA_GROWTH * (40 * (33 + 16) * 4 + 256)
+    assert len(met) <= 4, "pages that were touched stay, while sizes grow"
+
+
+def test_a_large_arena_has_no_more_room_than_a_call_needs(monkeypatch):
+    monkeypatch.setattr(runner, "UNASKED_BYTES", 4096)
+    graph = mlp(Var("batch"))
+    with knobs.override(sizes="open"):
+        module = weft.compile(graph)
+    rooms = []
+    for size in (1, 1000):
+        check(graph, random_inputs(graph, size, {"batch": size}), module)
+        (form,) = module.specializations
+        rooms.append(form.runner._arenas[0][1].nbytes)
+    needed = form.runner.find([np.zeros((1000, 20))])[2]
+    assert rooms[0] < 4096 and rooms[1] == needed > 4096
 
 
 def test_a_saved_module_takes_other_sizes(tmp_path):

@@ -15,6 +15,7 @@ import numpy as np
 from weft.core import model
 from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault, TargetError
+from weft.core.knobs import UNASKED_BYTES
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.model.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.runtime.model.program import Array, NativeStep, Program, aligned_array, memory
@@ -205,10 +206,15 @@ class OpenSizes(NativeRunner):
         return [program.own(at, number, values[number]) for at, number in enumerate(program.outputs)]
 
     def _large_arena(self, room: int) -> Arena:
-        """An arena of so many bytes: one that is kept, or a new one in its place."""
+        """An arena of so many bytes: one that is kept, or a new one in its place.
+
+        Sizes that come later may be larger, and the first touch of each page of an arena takes time: a new one has
+        room for those too, which is no memory before somebody touches it.
+        """
         kept = self.take_arena() if self._arenas else None
         if kept is not None and kept[1].nbytes >= room:
             return kept
+        room = max(room, min(model.ARENA_GROWTH * room, UNASKED_BYTES - 64))
         whole = memory(room + 64)
         start = -whole.ctypes.data % 64
         return whole.ctypes.data + start, whole[start : start + room]
