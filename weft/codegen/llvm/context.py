@@ -74,7 +74,7 @@ Home = tuple[int, list[str]]
 
 
 class Walk:
-    """The pointers that go along with an innermost loop, one step further in each round."""
+    """The pointers that go along with a loop, one step further in each round."""
 
     def __init__(self) -> None:
         self.pointers: dict[tuple[str, str, int], tuple[str, str]] = {}
@@ -169,7 +169,7 @@ class Context:
         """Variables of this function that are sums of such with homes."""
         self.late: dict[str, str] = {}
         self.walks: dict[str, Walk] = {}
-        """Innermost loops from 0 on, by the value of their variable."""
+        """Loops that pointers may go along with, by the value of their variable."""
         self.common: dict[str, str] = {}
         self.loaded: dict[str, dict[str, str]] = {}
         """The loads of this block that nothing was stored over, by what is known of their buffer."""

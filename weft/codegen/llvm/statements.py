@@ -132,9 +132,10 @@ def _is_short(s: For) -> bool:
     return isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
 
 
-def _is_innermost(s: For) -> bool:
-    """Whether no loop is left inside of one."""
-    return all(_is_short(inner) for inner in walk_stmts(s.body) if type(inner) is For)
+def _height(s: Stmt) -> int:
+    """How many loops are left around the innermost statement."""
+    inside = max(map(_height, child_stmts(s)), default=0)
+    return inside + (type(s) is For and not _is_short(s))
 
 
 def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | None = None) -> None:
@@ -152,8 +153,8 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     c.values[s.var] = variable if rounds is None else _turned(c, variable, first, end, c.values[rounds])
     c.settle(s.var)
     walk = Walk()
-    if first == "0" and rounds is None and not c.module.is_aarch64 and _is_innermost(s) and has_vectors(s.body):
-        c.walks[variable] = walk
+    if first == "0" and rounds is None and not c.module.is_aarch64 and _height(s.body) <= 1 and has_vectors(s.body):
+        c.walks[variable] = walk  # further out a multiplication is seldom enough
     c.run(s.body)
     step, test = "add nuw nsw i64 {}, 1", f"icmp slt i64 {following}, {end}"
     if walk.pointers and not _mentions(c.lines[phi + 1 :], variable):  # only counted: a test for zero is free on x86
