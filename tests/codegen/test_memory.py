@@ -339,3 +339,19 @@ def test_terms_of_addresses_stand_where_their_variables_are():
     numbers, made = np.arange(512, dtype="float32"), np.zeros(512, "float32")
     run(func, numbers, made)
     np.testing.assert_array_equal(made, 2 * numbers)
+
+
+def test_pointers_go_along_with_inner_loops():
+    """On x86, where LLVM is told to leave addresses; a loop then only counts its rounds, down to zero."""
+    i, k = Var("i"), Var("k")
+    a, b = buffer("A", "float32", 4 * 32 * 16), buffer("B", "float32", 4 * 32 * 16)
+    near, far = (Ramp(i * 512 + k * 16 + n, index_expr(1), 8) for n in (0, 8))
+    body = seq(*[Store(b, [at], Load(a, [at]) * const(2.0, FLOAT32)) for at in (near, far)])
+    func = Func("along", [a, b], For(i, 4, For(k, 32, body)))
+    text = generate(func, find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512"))
+    for part, count in zip(text.split("\nloop.")[1:], (4, 32), strict=True):
+        assert part.count(" = phi ptr ") == 2 and f"phi i64 [ {count}, " in part  # one of each buffer
+    assert part.count("getelementptr i8") == 2 and "mul i64" not in text
+    numbers, made = np.arange(2048, dtype="float32"), np.zeros(2048, "float32")
+    run(func, numbers, made)
+    np.testing.assert_array_equal(made, 2 * numbers)

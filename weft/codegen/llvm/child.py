@@ -20,12 +20,10 @@ _options = threading.Lock()
 
 _LEVELS = {"shaped": 1, "straight": 1, "mixed": 2, "plain": 3}
 _KEEP_ADDRESSES = ("-disable-lsr", "true", "false")
-_SETTINGS = {
-    "shaped": (_KEEP_ADDRESSES, ("-enable-misched", "false", "true")),
-    "straight": (_KEEP_ADDRESSES,),
-}
-"""How code is made of programs that get few passes, with 31 registers for addresses: a setting, its value then, and its
-value otherwise. With the 15 of x86 addresses would have to wait on the stack."""
+_KEEP_ORDER = ("-enable-misched", "false", "true")
+_SETTINGS = {"shaped": (_KEEP_ADDRESSES, _KEEP_ORDER), "straight": (_KEEP_ADDRESSES,)}
+"""How code is made of programs that get few passes, where their addresses are written as they are to be computed: a
+setting, its value then, and its value otherwise."""
 
 # LLVM 22 takes `bytes * shuffle(bytes / constant)` of at most 8 lanes for zero on processors with AVX2 where it thinks
 # variable shuffles cheap (all since Haswell): instruction selection combines the shuffles wrongly. Without that tuning
@@ -47,6 +45,11 @@ def same_machine(triple: str, other: str) -> bool:
 def is_arm(triple: str) -> bool:
     """Whether a triple names a processor with 31 registers for addresses."""
     return triple.startswith(("aarch64", "arm64"))
+
+
+def is_placed(triple: str) -> bool:
+    """Whether programs for a processor say where each part of an address is computed (`Context.element`)."""
+    return is_arm(triple) or triple.startswith(("x86_64-", "i386-", "i686-"))
 
 
 def _initialize(triple: str) -> None:
@@ -88,7 +91,7 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
 
     `python -m benchmarks.llvm_settings` compares the ways: shaped kernels get no slower by the short one, which
     together with `_SETTINGS` takes half of LLVM's time away. Where terms of addresses stand outside of loops already
-    (`Context.place`) two passes are enough: tiles become registers, and short loops straight code.
+    (`Context.place`) two passes are enough: tiles become registers, and short loops straight code, whose tiles do too.
     """
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=_LEVELS[tuning])
@@ -104,10 +107,11 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     inline = llvm.create_new_module_pass_manager()
     inline.add_always_inliner_pass()
     inline.run(module, builder)
-    if is_arm(machine.triple):
+    if is_placed(machine.triple):
         simplify = llvm.create_new_function_pass_manager()
         simplify.add_sroa_pass()
         simplify.add_loop_unroll_pass()
+        simplify.add_sroa_pass()
     else:
         simplify = builder.getFunctionPassManager()
     for function in module.functions:
@@ -143,13 +147,15 @@ def emit(module: Any, request: dict[str, str]) -> bytes:
     """What a request asks for, from a verified module.
 
     In the code of shaped loops addresses stay as they are, and instructions about in their order: what LLVM does
-    instead (loop strength reduction, scheduling) takes a third of its time, and costs register tiles a few spilled
-    accumulators. Long straight stretches do gain from scheduling, but not from doing it again after registers are
-    assigned.
+    instead (loop strength reduction, scheduling) takes a third of its time, on x86 more than half of that for machine
+    code, and costs register tiles a few spilled accumulators. Long straight stretches do gain from scheduling, but not
+    from doing it again after registers are assigned; with the few registers of x86 all loops do.
     """
     triple, features, tuning = request["triple"], request["features"], request["tuning"]
-    settings = _SETTINGS.get(tuning, ()) if is_arm(triple) else ()
-    if settings:
+    settings = _SETTINGS.get(tuning, ()) if is_placed(triple) else ()
+    if settings and not is_arm(triple):
+        settings = (_KEEP_ADDRESSES,)
+    elif settings:
         features = f"{features},-use-postra-scheduler".lstrip(",")
     machine = target_machine(triple, request["cpu"], features)
     module = optimize(module, machine, tuning)

@@ -42,6 +42,8 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     module.symbol = entry_symbol(func.name)
     module.expressions, module.statements = _EXPRESSIONS, statements.TABLE
     statements.setup(module)
+    if not module.is_aarch64 and not statements.has_vectors(func.body):
+        module.is_placed = False  # LLVM makes vectors of its loops, and proves more of addresses that are indices
     c = Context(module)
     turns = turns_by_call(func)
     if turns:

@@ -11,12 +11,13 @@ where LLVM turns those with constant indices into registers; larger ones come fr
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.codegen.llvm import abreast, calls, memory, types
 from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
-from weft.codegen.llvm.context import Context, Module, StmtHandler
+from weft.codegen.llvm.context import Context, Module, StmtHandler, Walk
 from weft.core.dtypes import INDEX
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
@@ -107,23 +108,34 @@ def _if(c: Context, s: If) -> None:
 # ---------------------------------------------------------------------------------------------------------- loops
 
 
-def _has_vectors(s: Stmt) -> bool:
+def has_vectors(s: Stmt) -> bool:
+    """Whether a statement computes with vectors."""
     if any(e.dtype.lanes > 1 for e in child_exprs(s)):
         return True
-    return any(_has_vectors(child) for child in child_stmts(s))
+    return any(has_vectors(child) for child in child_stmts(s))
 
 
 def _hints(c: Context, s: For) -> str:
     """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
-    if _has_vectors(s.body):
-        short = isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
-        unroll = [] if short else ['!"llvm.loop.unroll.disable"']
+    if has_vectors(s.body):
+        unroll = [] if _is_short(s) else ['!"llvm.loop.unroll.disable"']
         return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 false', *unroll)
     if s.kind == "unrolled":
         return c.module.loop_metadata('!"llvm.loop.unroll.enable"')
     if s.kind == "vectorized":
         return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 true')
     return ""
+
+
+def _is_short(s: For) -> bool:
+    """Whether LLVM may make straight code of a loop with vectors."""
+    return isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
+
+
+def _height(s: Stmt) -> int:
+    """How many loops are left around the innermost statement."""
+    inside = max(map(_height, child_stmts(s)), default=0)
+    return inside + (type(s) is For and not _is_short(s))
 
 
 def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | None = None) -> None:
@@ -140,11 +152,25 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     c.lines.append("")
     c.values[s.var] = variable if rounds is None else _turned(c, variable, first, end, c.values[rounds])
     c.settle(s.var)
+    walk = Walk()
+    if first == "0" and rounds is None and not c.module.is_aarch64 and _height(s.body) <= 1 and has_vectors(s.body):
+        c.walks[variable] = walk  # further out a multiplication is seldom enough
     c.run(s.body)
-    c.lines[phi] = f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{c.label} ]"
-    c.line(f"{following} = add nuw nsw i64 {variable}, 1")
-    c.branch_if(c.emit(f"icmp slt i64 {following}, {end}"), body, done, _hints(c, s))
+    step, test = "add nuw nsw i64 {}, 1", f"icmp slt i64 {following}, {end}"
+    if walk.pointers and not _mentions(c.lines[phi + 1 :], variable):  # only counted: a test for zero is free on x86
+        first, step, test = end, "add nsw i64 {}, -1", f"icmp ne i64 {following}, 0"
+    counter = f"  {variable} = phi i64 [ {first}, %{before} ], [ {following}, %{c.label} ]"
+    c.lines[phi] = [counter, *walk.starts(before, c.label)]
+    c.lines.append(walk.steps())
+    c.line(f"{following} = {step.format(variable)}")
+    c.branch_if(c.emit(test), body, done, _hints(c, s))
     c.start(done)
+
+
+def _mentions(lines: Sequence[str | list[str]], value: str) -> bool:
+    """Whether an instruction uses a value."""
+    used = re.compile(re.escape(value) + r"\b")
+    return any(map(used.search, (line for one in lines for line in ((one,) if type(one) is str else one))))
 
 
 def _turned(c: Context, variable: str, first: str, end: str, rounds: str) -> str:
