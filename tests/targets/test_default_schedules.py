@@ -14,6 +14,7 @@ from weft import te
 from weft.expr.nodes import int_value
 from weft.loop.tree import block_path, loops_in, loops_on
 from weft.loop.verifier import verify
+from weft.plan.planner import analytic, picking
 from weft.targets.cpu.families import default_schedule
 from weft.targets.registry import find_target
 
@@ -158,6 +159,19 @@ def test_convolutions(case, constant):
         return np.maximum(made + bias[:, None, None], 0)
 
     build_and_compare(te.create_schedule(out.op), inputs, out, reference, [inputs[1]] if constant else [])
+
+
+@pytest.mark.parametrize("filters", [40, 42])
+def test_channels_in_lanes_are_turned_before_they_are_stored(filters):
+    """A plain image's pixels lie side by side: squares of channels and pixels are turned in registers."""
+    inputs, out = convolution(6, 11, filters, 1, 1, 0)
+    reference = lambda x, w, b: np.maximum(np.einsum("nchw,fc->nfhw", x, w[..., 0, 0]) + b[:, None, None], 0)  # noqa: E731
+    with picking(lambda unit, sketches: analytic(unit, [one for one in sketches if one.name == "register tile"])):
+        build_and_compare(te.create_schedule(out.op), inputs, out, reference, [inputs[1]])
+        wide, schedule = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512"), te.create_schedule(out.op)
+        default_schedule(schedule, wide, [inputs[1]])
+    text = repr(weft.lower(schedule, [*inputs, out], wide))
+    assert ("store_transposed" in text) == (filters % 4 == 0)
 
 
 def softmax(rows, columns):

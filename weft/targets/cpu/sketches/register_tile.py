@@ -10,6 +10,7 @@ model is compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
@@ -289,7 +290,7 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     place = {axis.var: i for i, axis in enumerate(facts.spatial)}
     if plan.padded:
         sums.pad(sums.axis[place[plan.lane]], plan.width)
-    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes])
+    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes], _side(facts, plan))
     sums.compute_at(final, outer[-1], exact=not plan.padded)
     sums.set_scope("local")
     lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
@@ -307,7 +308,12 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     return outer
 
 
-def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Var]) -> list[Var]:
+def _side(facts: Facts, plan: TilePlan) -> int:
+    """Lanes that are stored at once, row by row, where the rows of the result lie side by side."""
+    return math.gcd(plan.lanes, next(extent(axis) for axis in facts.spatial if axis.var is plan.lane))
+
+
+def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Var], side: int) -> list[Var]:
     """The epilogue on the tile, blocks of lanes outside those of rows so that the packed operand stays close."""
     loop_of, lane, row = nest.loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
     rest = [loop_of[axis] for axis in order if axis is not lane and axis is not row]
@@ -322,6 +328,10 @@ def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Va
         nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
             final.unroll(loop)
+    elif side >= model.LEAST_SIDE:  # squares, turned in registers
+        vectors, lanes = final.split(lanes, factor=side)
+        final.reorder(*outer, vectors, tile[-1], lanes)
+        nest.write_out(final, vectors, tile[-1], lanes)
     else:
         final.vectorize(tile[-1])
     return outer

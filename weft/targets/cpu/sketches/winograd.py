@@ -403,8 +403,13 @@ class _Sketch:
         if apart is not None:
             stage = apart
             stage.compute_at(final, at)
-            final.reorder(within, lane, part, across)
-            final.vectorize(final.split(across, factor=self.lanes)[1])
+            if self.sizes.in_blocks:
+                final.reorder(within, lane, part, across)
+                final.vectorize(final.split(across, factor=self.lanes)[1])
+            else:  # squares, turned in registers
+                stretch, place = final.split(across, factor=self.lanes)
+                final.reorder(within, part, stretch, place, lane)
+                nest.write_out(final, place, lane)
             within, lane = self.split_lanes(stage, CHANNEL, 4)
             part, across = stage.axis[2:4]
             self.blocks_of_lanes(facts_of(stage.block).target.name)
@@ -514,8 +519,9 @@ class _Sketch:
             padded.set_scope("local")
             loops = padded.axis
             lane = loops[-1] if len(loops) == 5 + more else loops[CHANNEL + more]
-            padded.reorder(*[loop for loop in loops if loop is not lane], lane)
-            padded.vectorize(lane)
+            if not self.turn_squares(padded, lane):
+                padded.reorder(*[loop for loop in loops if loop is not lane], lane)
+                padded.vectorize(lane)
             for loop in loops[1 : 1 + more]:
                 padded.annotate("partition", False, loop)
             self.blocks_of_lanes(PADDED)
@@ -525,6 +531,18 @@ class _Sketch:
         if more:
             stage.annotate("partition", False, fill)
         return fill
+
+    def turn_squares(self, padded: Stage, lane: Var) -> bool:
+        """Reads a plain image along its rows, and turns squares of it in registers; False where it cannot be."""
+        loops = padded.axis
+        if len(loops) != 4:
+            return False
+        with self.s.attempt("squares of the image") as tried:
+            padded.pad(loops[-1], self.lanes)
+            stretch, place = padded.split(loops[-1], factor=self.lanes)
+            padded.reorder(loops[0], loops[2], stretch, lane, place)
+            nest.write_out(padded, lane, place)
+        return bool(tried)
 
 
 __all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]
