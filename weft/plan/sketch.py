@@ -125,9 +125,7 @@ def around_rule(rule: Point, seconds: float) -> Callable[[Columns], Any]:
     def cost(columns: Columns) -> Any:
         total: Any = np.ones(1)
         for knob, number in rule.items():
-            steps = np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
-            # To have some of what a rule does without is one change, however much of it.
-            total = total + model.OFF_RULE * (steps if number else np.sqrt(steps))
+            total = total + model.OFF_RULE * np.abs(np.log2((columns[knob] + 1.0) / (number + 1.0)))
         return np.broadcast_to(seconds * total, _shape(columns))
 
     return cost

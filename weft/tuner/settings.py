@@ -14,7 +14,7 @@ machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neo
 DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
 CALM, AGAIN_SECONDS, FORGOTTEN = 1.08, 0.5, 1.01
-"""A default that takes so many times what it took at best ran beside somebody on its core's other thread, which no
+"""A default that takes so many times what it took at best was disturbed, perhaps on its core's other thread, which no
 clock tells: turns are taken again, for so long; what it took at best is forgotten by so much in a trial that was not
 calm. On two processors of a shared Xeon a default took 467 or 750 µs, changing each second, and one point measured 1.13
 of it beside others, 0.95 alone."""
