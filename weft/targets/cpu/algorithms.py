@@ -153,7 +153,7 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
     vectors, pair = (tile + 2) ** 2, facts.inputs * facts.outputs
     most = max(cache // 2 // (4 * vectors * (facts.inputs + facts.outputs)), 1)
     sides = [
-        [-(-size // tile)] if isinstance(dim, int) else [-(-size * n // (8 * tile)) for n in model.OPEN_EIGHTHS]
+        [-(-size // tile)] if isinstance(dim, int) else [-(-size * n // (4 * tile)) for n in model.OPEN_QUARTERS]
         for size, dim in zip((facts.height, facts.width), dims)
     ]
 

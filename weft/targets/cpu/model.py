@@ -105,9 +105,9 @@ WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
 """Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
 a block from which on the panels of weights are used often enough."""
 
-OPEN_TILES, OPEN_EIGHTHS = 24, tuple(range(2, 13))
-"""Tiles of a block of an image of open size, at most; and how many eighths of the typical size an open one is, each of
-them as often as the others: so close that they are no multiples of one tile. A judgement."""
+OPEN_TILES, OPEN_QUARTERS = 24, (1, 2, 4, 6)
+"""Tiles of a block of an image of open size, at most; and how many quarters of the typical size an open one is, each of
+them as often as the others. A judgement."""
 
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle

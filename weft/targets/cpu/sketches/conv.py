@@ -133,7 +133,7 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
 
 def open_sizes(typical: int) -> tuple[int, ...]:
     """What a size that is open may be, each as often as the others."""
-    return tuple(max(1, typical * n // 8) for n in model.OPEN_EIGHTHS)
+    return tuple(max(1, typical * n // 4) for n in model.OPEN_QUARTERS)
 
 
 def _divisors(count: int) -> tuple[int, ...]:
