@@ -134,7 +134,7 @@ def _is_short(s: For) -> bool:
 
 def _height(s: Stmt) -> int:
     """How many loops are left around the innermost statement."""
-    inside = max(map(_height, child_stmts(s)), default=0)
+    inside = max((_height(child) for child in child_stmts(s) if type(child) is not Store), default=0)
     return inside + (type(s) is For and not _is_short(s))
 
 
@@ -169,8 +169,8 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
 
 def _mentions(lines: Sequence[str | list[str]], value: str) -> bool:
     """Whether an instruction uses a value."""
-    used = re.compile(re.escape(value) + r"\b")
-    return any(map(used.search, (line for one in lines for line in ((one,) if type(one) is str else one))))
+    text = "\n".join([line if type(line) is str else "\n".join(line) for line in lines])
+    return re.search(value + r"\b", text) is not None
 
 
 def _turned(c: Context, variable: str, first: str, end: str, rounds: str) -> str:
