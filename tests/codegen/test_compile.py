@@ -289,3 +289,6 @@ def test_programs_are_told_by_their_loops():
     assert tuning_of(generate(Func("move", [a], For(i, 4, Store(a, [at], Load(a, [at])))), native)) == "mixed"
     many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
     assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"
+    one = Ramp(index_expr(0), index_expr(1), 16)
+    sums = Store(a, [one], Load(a, [one]) + Load(a, [at]) * const(2.0, FLOAT32))
+    assert tuning_of(generate(Func("sums", [a], For(i, 4, sums)), native)) == "summed"

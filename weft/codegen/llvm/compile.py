@@ -42,19 +42,39 @@ _VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
 _SHAPED_LOOP = re.compile(r"\n  br i1 .*!llvm\.loop")
 _SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
 _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
+_LOOP = re.compile(r"^(loop\.\d+):\n((?:  .*\n)*?)  br i1 [^\n]*label %\1\b", re.MULTILINE)
+_STORED = re.compile(r"^  store .*, ptr (%\w+)", re.MULTILINE)
+_PART = re.compile(r"^  (%\w+) = getelementptr [^\n]*?, ptr (%\w+)", re.MULTILINE)
+_ROOM = re.compile(r"^  (%\w+) = alloca ", re.MULTILINE)
 
 
 def tuning_of(ir_text: str) -> str:
     """What LLVM should add to a program: next to nothing where its loops have vectors of their own, or there are none
     ("shaped", or "straight" where they hold much more than a register tile), its vectorizers where they do not
-    ("plain"), else both ("mixed").
+    ("plain"), else both ("mixed"); a register for sums that a loop keeps in memory ("summed").
     """
     if not _VECTOR.search(ir_text):
         return "plain" if " = phi " in ir_text else "shaped"
     loops, products = len(_SHAPED_LOOP.findall(ir_text)), len(_PRODUCT.findall(ir_text))
     if not products or 2 * len(_SCALAR_LOOP.findall(ir_text)) > loops:
         return "mixed"  # what only moves data is short, and gains from unrolling
+    if _sums_in_memory(ir_text):
+        return "summed"
     return "straight" if products > model.STRAIGHT_PRODUCTS * max(loops, 1) else "shaped"
+
+
+def _sums_in_memory(ir_text: str) -> bool:
+    """Whether a loop stores to one place outside of the stack in all its rounds."""
+    for function in ir_text.split("\ndefine "):
+        whole, rooms = dict(_PART.findall(function)), set(_ROOM.findall(function))
+        for _, body in _LOOP.findall(function):
+            for place in _STORED.findall(body):
+                at = place
+                while at in whole and f"  {at} = " not in body:
+                    at = whole[at]
+                if f"  {at} = " not in body and at not in rooms:
+                    return True
+    return False
 
 
 def _parse(ir_text: str) -> Any:
