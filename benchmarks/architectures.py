@@ -17,7 +17,9 @@ The smallest member of every family of timm, and small configurations of archite
 decoders, both, vision, speech. A model is right when no output differs from PyTorch's own by more than 1e-4 of its
 greatest element. Each has so many seconds of a process that runs nothing beside it and that the next begins anew where
 this one ended it, so that none can take the others down. Weights are those that the model draws; what it draws as a
-constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias of 0 is right wherever it is added.
+constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias of 0 is right wherever it is added. A network of
+Keras is unsteady, and not counted as right, where Keras' own answer moves further when its image does by one ulp: deep
+ones with random weights may grow any difference.
 """
 
 from __future__ import annotations
@@ -405,8 +407,12 @@ def through_keras(name: str, threads: int) -> dict[str, Any]:
         if had.size > 1 and (had == had.flat[0]).all():
             one.assign((had + 0.2 * draw.uniform(-0.5, 0.5, had.shape) * (0.1 + np.abs(had))).astype(had.dtype))
     image = draw.uniform(-1, 1, (1, side, side, 3)).astype("float32")
-    with torch.no_grad():
-        wanted = torch.from_numpy(np.array(keras.ops.convert_to_numpy(model(image, training=False))))
+
+    def reference(given: Any) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.from_numpy(np.array(keras.ops.convert_to_numpy(model(given, training=False))))
+
+    wanted = reference(image)
     row["parameters"] = model.count_params()
     begun = time.perf_counter()
     try:
@@ -416,7 +422,12 @@ def through_keras(name: str, threads: int) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  anything but a refusal is a fault of Weft's
         return {**row, "outcome": "failed", "said": f"{type(error).__name__}: {_first_lines(error, 2000)}"}
     row["compile_s"] = time.perf_counter() - begun
-    return {**row, **compared([wanted], [torch.from_numpy(np.array(found))])}
+    row |= compared([wanted], [torch.from_numpy(np.array(found))])
+    if row["outcome"] == "wrong":
+        moved = compared([wanted], [reference(np.nextafter(image, np.inf, dtype=image.dtype))])
+        if row.get("error", math.inf) <= moved.get("error", 0.0):
+            row |= {"outcome": "unsteady", "said": f"off by {row['error']:.1e}; an ulp more: {moved['error']:.1e}"}
+    return row
 
 
 def meaning(program: Any, inputs: tuple[Any, ...]) -> Any:
