@@ -19,6 +19,7 @@ from weft.codegen.llvm.compile import (
     jit,
     link_shared,
     optimized_text,
+    tuning_for,
     tuning_of,
 )
 from weft.codegen.llvm.generate import generate
@@ -280,6 +281,20 @@ def test_settings_of_shaped_loops_do_not_reach_other_modules():
         assert child.emit(child.parse(text), {**request, "tuning": way}) == made[way]
 
 
+def test_sums_in_memory_and_bytes_get_the_whole_short_way_on_x86():
+    a, i = buffer("A", "float32", 64), Var("i")
+    one, at = Ramp(index_expr(0), index_expr(1), 16), Ramp(i * 16, index_expr(1), 16)
+    twice = Load(a, [at]) * const(2.0, FLOAT32)
+    for machine in map(find_target, ("x86_64-unknown-linux-gnu,cpu=skylake-avx512", "aarch64-unknown-linux-gnu")):
+        sums, moves = (
+            generate(Func("f", [a], For(i, 4, Store(a, [to], Load(a, [to]) + twice))), machine) for to in (one, at)
+        )
+        assert tuning_of(sums) == tuning_of(moves) == tuning_for(moves, machine) == "shaped"
+        assert tuning_for(sums, machine) == ("shaped" if "aarch64" in machine.triple else "simplified")
+    knl = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512,features=-avx512bw")
+    assert tuning_for(generate(Func("f", [a], For(i, 4, Store(a, [at], twice))), knl), knl) == "simplified"
+
+
 def test_programs_are_told_by_their_loops():
     native = find_target("native")
     assert tuning_of(generate(gemm(28, 64, 256, 14, 2), native)) == "shaped"
@@ -289,6 +304,3 @@ def test_programs_are_told_by_their_loops():
     assert tuning_of(generate(Func("move", [a], For(i, 4, Store(a, [at], Load(a, [at])))), native)) == "mixed"
     many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
     assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"
-    one = Ramp(index_expr(0), index_expr(1), 16)
-    sums = Store(a, [one], Load(a, [one]) + Load(a, [at]) * const(2.0, FLOAT32))
-    assert tuning_of(generate(Func("sums", [a], For(i, 4, sums)), native)) == "summed"

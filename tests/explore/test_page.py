@@ -169,7 +169,7 @@ def test_a_file_holds_nothing_but_data_and_our_script(compiled):
 def test_the_page_stays_readable():
     files = [file for file in Path(page.__file__).parent.iterdir() if file.suffix in (".html", ".css", ".js")]
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    assert len(files) == 5 and len(lines) <= 1_200 and max(map(len, lines)) <= 120
+    assert len(files) == 5 and len(lines) <= 1_220 and max(map(len, lines)) <= 120
 
 
 def test_what_changed_between_lines():

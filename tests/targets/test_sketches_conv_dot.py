@@ -95,7 +95,7 @@ def test_convolutions_of_every_shape(shape: tuple[int, ...]) -> None:
     net.conv(channels, between, k, strides=[stride] * 2, pads=[pad] * 4, border=7 if pad else 0)
     net.narrow()
     net.conv(between, 16, 1)
-    check(net.graph(), by_dots=2, threads=1 + width % 2)
+    check(net.graph(), by_dots=3, threads=1 + width % 2)
 
 
 @needs_vnni
@@ -106,7 +106,7 @@ def test_batches_dilations_and_unequal_pads() -> None:
     net.conv(64, 64, 3, pads=[2, 2, 2, 2], dilations=[2, 2], border=130)
     net.narrow()
     net.conv(64, 32, 3, pads=[0, 1, 2, 0])
-    check(net.graph(), by_dots=2, threads=2)
+    check(net.graph(), by_dots=3, threads=2)
 
 
 @needs_vnni

@@ -183,7 +183,7 @@ def test_a_loop_heeds_ctrl_c(monkeypatch):
         timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
-            module(np.array(1 << 25), x)  # so many that a test which fails ends some time
+            module(np.array(1 << 27), x)  # so many that a test which fails ends some time
         timer.join()
 
 

@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 _ready: set[str] = set()
 _options = threading.Lock()
 
-_LEVELS = {"shaped": 1, "straight": 1, "summed": 1, "mixed": 2, "plain": 3}
+_LEVELS = {"shaped": 1, "straight": 1, "simplified": 1, "mixed": 2, "plain": 3}
 _KEEP_ADDRESSES = ("-disable-lsr", "true", "false")
 _KEEP_ORDER = ("-enable-misched", "false", "true")
 _SETTINGS = {"shaped": (_KEEP_ADDRESSES, _KEEP_ORDER), "straight": (_KEEP_ADDRESSES,)}
@@ -50,6 +50,11 @@ def is_arm(triple: str) -> bool:
 def is_placed(triple: str) -> bool:
     """Whether programs for a processor say where each part of an address is computed (`Context.element`)."""
     return is_arm(triple) or triple.startswith(("x86_64-", "i386-", "i686-"))
+
+
+def keeps_addresses(tuning: str) -> bool:
+    """Whether a program gets few passes, and its addresses as they are written."""
+    return tuning in _SETTINGS
 
 
 def _initialize(triple: str) -> None:
@@ -92,7 +97,7 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     `python -m benchmarks.llvm_settings` compares the ways: shaped kernels get no slower by the short one, which
     together with `_SETTINGS` takes half of LLVM's time away. Where terms of addresses stand outside of loops already
     (`Context.place`) two passes are enough: tiles become registers, and short loops straight code, whose tiles do too;
-    but where sums lie in memory ("summed"), it takes all of the short way to keep them in registers along a loop.
+    but not for all programs (`compile.tuning_for`): "simplified" is the whole short way.
     """
     module.data_layout = str(machine.target_data)
     options = llvm.create_pipeline_tuning_options(speed_level=_LEVELS[tuning])
@@ -108,7 +113,7 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     inline = llvm.create_new_module_pass_manager()
     inline.add_always_inliner_pass()
     inline.run(module, builder)
-    if is_placed(machine.triple) and tuning != "summed":
+    if is_placed(machine.triple) and tuning != "simplified":
         simplify = llvm.create_new_function_pass_manager()
         simplify.add_sroa_pass()
         simplify.add_loop_unroll_pass()
