@@ -36,7 +36,8 @@ def test_a_product_is_right_for_every_size(sizes):
 
 
 @pytest.mark.parametrize(
-    "target", ["x86_64-unknown-linux-gnu,cpu=skylake-avx512,cores=1", "aarch64-unknown-linux-gnu,cpu=neoverse-n1,cores=2"]
+    "target",
+    ["x86_64-unknown-linux-gnu,cpu=skylake-avx512,cores=1", "aarch64-unknown-linux-gnu,cpu=neoverse-n1,cores=2"],
 )
 def test_tiles_at_the_edge_have_no_tests_in_their_sums(target):
     s, _ = product(te.var("n"))
