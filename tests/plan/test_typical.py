@@ -10,6 +10,7 @@ from weft import te
 from weft.expr.nodes import const
 from weft.loop.tree import blocks_in
 from weft.plan.typical import plan_typical, with_sizes
+from weft.targets.registry import find_target
 
 
 def product(n, k: int = 24, m: int = 40):
@@ -24,7 +25,7 @@ def product(n, k: int = 24, m: int = 40):
 def test_a_product_is_right_for_every_size(sizes):
     n = te.var("n")
     s, args = product(n)
-    plan_typical(s, weft.targets.registry.find_target("native"), [], sizes)
+    plan_typical(s, find_target("native"), [], sizes)
     f = weft.build(s, args)
     random = np.random.default_rng(0)
     for rows in (1, 2, 7, 8, 9, 33, 100):
@@ -41,7 +42,7 @@ def test_a_product_is_right_for_every_size(sizes):
 )
 def test_tiles_at_the_edge_have_no_tests_in_their_sums(target):
     s, _ = product(te.var("n"))
-    plan_typical(s, weft.targets.registry.find_target(target), [], {"n": 64})
+    plan_typical(s, find_target(target), [], {"n": 64})
     sums = next(block for block in blocks_in(s.func.body) if block.name == "C")
     assert "min(" in repr(s.func) and repr(sums.predicate) == "true"
 
