@@ -171,7 +171,7 @@ def patient():
     return infer(main.finish([turns, x], [main("Loop", turns, None, x, body=graph)]))
 
 
-def test_a_loop_heeds_ctrl_c(monkeypatch):
+def test_a_loop_heeds_ctrl_c(monkeypatch, request):
     module, x = weft.compile(patient()), np.ones(4, np.float32)
     for _ in range(3):
         module(np.array(20), x)
@@ -179,6 +179,8 @@ def test_a_loop_heeds_ctrl_c(monkeypatch):
     microseconds = ctypes.cast(ctypes.CDLL(None).clock, ctypes.c_void_p).value
     found = (microseconds, *control_form._asked()[1:])
     monkeypatch.setattr(control_form, "_asked", lambda: found)
+    given = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, given))
     for _ in range(2):  # what a call held when it was stopped, the next one may use
         timer = threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
