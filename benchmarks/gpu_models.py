@@ -26,6 +26,20 @@ LAUNCHES = 20
 ROUNDS = 11
 
 
+def captured(stream: Any, run: Callable[[], Any]) -> Any:
+    """PyTorch's CUDA graph of a call, captured once it is warm."""
+    import torch
+
+    with torch.no_grad(), torch.cuda.stream(stream):
+        for _ in range(4):
+            run()
+        torch.cuda.synchronize()
+        made = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(made, stream=stream):
+            run()
+    return made
+
+
 class ModelRace:
     """One model: ours and the peers, ready to launch."""
 
@@ -69,21 +83,10 @@ class ModelRace:
         found = {}
         for label, run in ways.items():
             try:
-                found[label] = self._graph(run)
+                found[label] = captured(self.stream, run)
             except RuntimeError as problem:  # a way that cannot be captured, or does not compile, is left out
                 sys.stdout.write(f"{graph.name}: PyTorch's {label} is left out: {str(problem).splitlines()[0]}\n")
         return found, error
-
-    def _graph(self, run: Callable[[], Any]) -> Any:
-        torch = self.torch
-        with torch.no_grad(), torch.cuda.stream(self.stream):
-            for _ in range(4):
-                run()
-            torch.cuda.synchronize()
-            made = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(made, stream=self.stream):
-                run()
-        return made
 
     def time_ours(self) -> float:
         """Seconds a call."""

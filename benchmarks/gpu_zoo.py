@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from benchmarks.gpu_models import LAUNCHES, ROUNDS
+from benchmarks.gpu_models import LAUNCHES, ROUNDS, captured
 from benchmarks.gpu_zoo_models import MODELS, build
 from weft.targets.cuda import driver
 from weft.targets.registry import find_target
@@ -99,21 +99,10 @@ class Race:
                 ways["compile NHWC"] = lambda: compiled_last(*images)
         for label, run in ways.items():
             try:
-                found[label] = self._graph(run)
+                found[label] = captured(self.stream, run)
             except RuntimeError as problem:  # a way that cannot be captured, or does not compile, is left out
                 sys.stdout.write(f"{self.name}: PyTorch's {label} is left out: {str(problem).splitlines()[0]}\n")
         return found
-
-    def _graph(self, run: Callable[[], Any]) -> Any:
-        torch = self.torch
-        with torch.no_grad(), torch.cuda.stream(self.stream):
-            for _ in range(4):
-                run()
-            torch.cuda.synchronize()
-            made = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(made, stream=self.stream):
-                run()
-        return made
 
     def _ours(self, calls: int) -> float:
         first, last = driver.Event(), driver.Event()

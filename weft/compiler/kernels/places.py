@@ -80,7 +80,8 @@ def _rows(node: Node) -> Callable[[Dims], Dims | None] | None:
     """For a product of an open number of rows with a matrix, and for what works on each row by itself."""
     whole = node.outputs[0].tensor.dims
     if not node.domain and node.op == "MatMul":
-        if len(node.inputs[1].tensor.dims) != 2 or node.inputs[0] is node.inputs[1]:  # type: ignore[union-attr]
+        left, right = node.inputs
+        if right is None or len(right.tensor.dims) != 2 or left is right:
             return None
     elif not has(node, "rowwise") or node.attributes.get("axis", -1) not in (-1, len(whole) - 1):
         return None
