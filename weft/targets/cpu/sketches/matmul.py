@@ -186,14 +186,18 @@ def match(unit: Unit) -> Sketch | None:
     if product is None or not product.facts.target.dtype.is_float:
         return None
     kernel = fma(product.facts.target.dtype, unit.target, product.n)
-    packed = _packs(product, product.right.buffer in unit.constants, kernel.lanes)
+    constant = product.right.buffer in unit.constants
+    packed = _packs(product, constant, kernel.lanes)
     masked = product.n % kernel.lanes and not has_masks(unit.target.features)
     if kernel.lanes < 2 or packed is None or (not packed and masked):
         return None
     if product.low is not None and not (packed and product.low.buffer in unit.constants):
         return None
     skips = packed and _skips_zeros(product, unit)
-    plan = plan_skipping(product, unit.target, kernel) if skips else plan_matmul(product, unit.target, kernel, packed)
+    if skips:
+        plan = plan_skipping(product, unit.target, kernel)
+    else:
+        plan = plan_matmul(product, unit.target, kernel, packed, constant)
     knobs = {
         "rows": (plan.rows, *range(1, min(product.m, 14) + 1)),
         "vectors": (plan.vectors, 1, 2, 3, 4, 6, 8, 12),
@@ -250,7 +254,7 @@ def _packs(product: Product, constant: bool, lanes: int) -> bool | None:
     return True if product.has_all_columns and product.m * product.count >= model.LEAST_PACKED_ROWS else None
 
 
-def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: bool) -> Plan:
+def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: bool, constant: bool) -> Plan:
     """The analytic choice of the knobs."""
     m, n, k, lanes = product.m, product.n, product.k, kernel.lanes
     cores = target.cores if m * n * k * product.count >= model.LEAST_PARALLEL_WORK else 1
@@ -281,8 +285,11 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     parts = model.CHAIN_PARTS if rows * vectors < model.LEAST_CHAINS and divides else 1
     most = min(4, model.MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
-    # Weights that a call meets once are found in the cache again only if the whole model fits into it.
-    ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else 0 if packed else 8
+    # Weights that a call meets once are found in the cache again only if the whole model fits into it. A panel of
+    # weights that rows share comes from the second-level cache for each tile of them, unless the first holds it.
+    spills = constant and size * width * depth > l1
+    near = (model.PANEL_AHEAD if spills else 0) if packed else 8
+    ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else near
     return Plan(kernel, rows, vectors, columns // width, height // rows, depth, unroll, parts, ahead, packed)
 
 
