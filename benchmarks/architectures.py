@@ -17,9 +17,9 @@ The smallest member of every family of timm, and small configurations of archite
 decoders, both, vision, speech. A model is right when no output differs from PyTorch's own by more than 1e-4 of its
 greatest element. Each has so many seconds of a process that runs nothing beside it and that the next begins anew where
 this one ended it, so that none can take the others down. Weights are those that the model draws; what it draws as a
-constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias of 0 is right wherever it is added. A deep network
+constant (biases of 0, scales of 1 or 1e-6) is disturbed, since a bias of 0 is right wherever it is added. Deep networks
 of Keras with random weights may grow any difference: where one ulp in the image moves Keras' own answer by more than
-a tenth of what is allowed, its weights are made smaller (it is unsteady, and not right, where that does not help).
+a tenth of what is allowed, weights are made smaller (the network is unsteady, and not right, if that does not help).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from benchmarks.served import Served, answer
 
 TOLERANCE = 1e-4
 STEADY = 0.7
-"""What is left of the weights of a network that is not steady: gates of large numbers, which are steps, become gates."""
+"""What is left of the weights of a network that is not steady: gates of large numbers are steps."""
 MOST_SERVED = 30
 """So many models share a process, one after the other: importing and warming up takes longer than most of them."""
 SIDES = (64, 96, 128, 160, 192, 224, 256, 288, 320, 384, 448, 512)
