@@ -69,7 +69,7 @@ def match(unit: Unit) -> Sketch | None:
     if registers < 3:
         return None
     rows = 1 if shape.row is None else extent(shape.row)
-    around = open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
+    around = model.open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
     most = max((places, *around))
     if shape.depthwise:  # every tap is unrolled
         most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
@@ -129,11 +129,6 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
     Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not.
     """
     return image >= weight or (2 * image >= weight and 2 * image > cache)
-
-
-def open_sizes(typical: int) -> tuple[int, ...]:
-    """What a size that is open may be, each as often as the others."""
-    return tuple(max(1, typical * n // 4) for n in model.OPEN_QUARTERS)
 
 
 def _divisors(count: int) -> tuple[int, ...]:
@@ -383,7 +378,7 @@ def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     """How many tiles below one another a thread takes at a time; of images of open size as many as of a small one."""
     length = _row_steps(shape, point)
     if shape.row is not None and unit.is_open(shape.row):
-        length = min(open_sizes(length))
+        length = min(model.open_sizes(length))
     return max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
 
 
