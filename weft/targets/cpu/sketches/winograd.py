@@ -36,6 +36,7 @@ from weft.targets.cpu.model import (
     EVEN,
     LEAST_PARALLEL_WORK,
     WINOGRAD_FETCH,
+    WINOGRAD_GROUPS,
     WINOGRAD_ROWS,
     WINOGRAD_UNROLL,
     even_share,
@@ -45,9 +46,6 @@ from weft.targets.cpu.sketches import nest
 
 BOTH = 2
 """Of `threads_by_channels`: threads share channels and tiles."""
-
-GROUPS = (1, 2, 3, 4, 6, 8, 12, 16)
-"""How many blocks of an image may share a pass over the weights."""
 
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
@@ -211,7 +209,7 @@ def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
 def _group(sizes: Sizes, blocks: int, channels: int, limit: int) -> int:
     """Of so many blocks side by side, those that share a pass over the weights: as many as stay in the cache."""
     fits = limit // sizes.block_bytes(sizes.tall, channels)
-    return max(n for n in GROUPS if n <= max(1, min(fits, blocks)))
+    return max(n for n in WINOGRAD_GROUPS if n <= max(1, min(fits, blocks)))
 
 
 def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
@@ -292,7 +290,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
     }
     if sizes.in_blocks:
         del choices["tile_rows"]
-        choices.update(threads_by_channels=(0, 1), blocks=GROUPS)
+        choices.update(threads_by_channels=(0, 1), blocks=WINOGRAD_GROUPS)
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
