@@ -296,3 +296,21 @@ def test_buffers_do_not_alias():
     text = emit_assembly(generate(Func("f", [a, b], For(i, 4000, Store(a, [ramp(i * 16, 1, 16)], value))), x86), x86)
     loop = text[text.index(".LBB") :]
     assert "vbroadcastss" in text and "vbroadcastss" not in loop
+
+
+def test_what_a_test_writes_is_not_carried_round_a_loop():
+    """A tile that a test fills is undefined before: LLVM then keeps nothing of the round before in registers."""
+    lanes = find_target("native").vector_bytes // 4
+    a, c = buffer("A", "float32", 8 * lanes), buffer("C", "float32", 8 * lanes)
+    tile = buffer("tile", "float32", lanes, scope="local")
+    i, n = Var("i"), Var("n")
+    row, whole = ramp(i * lanes, 1, lanes), ramp(0, 1, lanes)
+    fill = If(LT(i, n), Store(tile, (whole,), Load(a, (row,))))
+    use = If(LT(i, n), Store(c, (row,), Add(Load(tile, (whole,)), Load(tile, (whole,)))))
+    func = Func("f", [a, c, n], For(i, 8, Allocate(tile, seq(fill, use))))
+    assert "undef" in generate(func, find_target("native"))
+    plain = Func("f", [a, c, n], For(i, 8, Allocate(tile, seq(fill.then, use))))
+    assert "undef" not in generate(plain, find_target("native"))
+    given, made = rng.standard_normal(8 * lanes).astype(np.float32), np.zeros(8 * lanes, np.float32)
+    run(func, given, made, 5)
+    np.testing.assert_array_equal(made, np.where(np.arange(8 * lanes) < 5 * lanes, 2 * given, 0))

@@ -180,3 +180,12 @@ def test_the_greater_side_of_a_least_value_tells_of_the_other():
     tile = Ranges().with_loop(i, 4).with_loop(j, index_expr(2) - minimum(index_expr(2), index_expr(7) - i * 2))
     assert interval(i, tile) == (3, 3)
     assert interval(i, Ranges().with_loop(i, 4).with_condition(minimum(n, i) <= 0)) == (0, 3)  # n may be the least
+
+
+def test_a_block_of_an_element_that_there_is():
+    """Groups of blocks of elements: proofs that go from the loops outward look at too much before they see the test."""
+    test = yo * 128 + yi * 8 + x * 4 + j
+    for rounds, end, blocks in [((n + 127) // 128, n, (n + 7) // 8), ((n + 509) // 512, (n + 1) // 4, (n + 29) // 32)]:
+        nest = SIZES.with_loop(yo, rounds).with_loop(yi, 16).with_loop(x, 2).with_loop(j, 4).with_condition(test < end)
+        assert prove(yo * 16 + yi < blocks, nest)
+        assert not prove(yo * 16 + yi < blocks - 1, nest)

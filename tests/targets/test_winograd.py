@@ -421,6 +421,29 @@ def test_blocks_of_tiles_mean_the_same(height, width):
     np.testing.assert_allclose(out, convolve_arrays(image, weight, window, 1), rtol=0, atol=1e-4)
 
 
+@needs_lanes
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [24, 32])
+def test_groups_of_blocks_end_with_the_image(last):
+    """Blocks side by side share a pass over the weights, and the last group has as many as there are."""
+    b = Builder("groups")
+    x = b.input("x", (1, 32, te.var("h"), te.var("w")))
+    weights = [
+        b.constant(numbers(*shape, seed=1) / 8, "w") for shape in ((64, 32, 3, 3), (32, 64, 3, 3), (last, 32, 1, 1))
+    ]
+    y = b.node("Relu", b.node("Conv", x, weights[0], pads=[1] * 4))
+    y = b.node("Conv", y, weights[1], pads=[1] * 4)
+    graph = b.finish(b.node("Conv", b.node("Relu", y), weights[2]) if last == 32 else y)
+    with knobs.override(sizes="open"):
+        module = compile(graph)
+    for height, width in [(56, 44), (1, 1), (1, 67), (67, 1), (13, 29), (31, 7), (97, 5)]:
+        x = numbers(1, 32, height, width, seed=height)
+        made, wanted = module(x), interpret_graph(graph, [x])[0]
+        np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * max(np.abs(wanted).max(), 1))
+    names = [str(t) for launch in module.specializations[0].launches for t in launch.kernel.tried]
+    assert any("winograd" in name and "blocks=1 " not in name and "blocks=" in name for name in names)
+
+
 def test_blocks_fit_images_around_the_typical_one():
     facts = Convolution(1, 64, 128, 12, 110)
     down, across = block_of(facts, (12, te.var("w")), 4, NATIVE)

@@ -83,7 +83,7 @@ class Prover(Linear):
         self.facts = facts
         self.values = values
         self.steps = self.eliminations = 0
-        self.proving = False
+        self.proving = self.facts_first = False
         self.proofs: dict[Any, bool] = {}
         self.variables: dict[Expr, frozenset[Var]] = {}
         self.lanes: dict[int, Var] = {}
@@ -345,6 +345,11 @@ class Prover(Linear):
                 self.proving, self.steps, self.eliminations = True, _STEPS, _ELIMINATIONS
             self.steps -= 1
             found = self.steps > 0 and self.search(p)
+            if outermost and not found and self.steps <= 0 and self.facts:
+                # What was looked at was not all there is: once more, from the other end.
+                self.steps, self.eliminations, self.facts_first = _STEPS, _ELIMINATIONS, True
+                found = self.search(p)
+                self.facts_first = False
             if outermost:
                 self.proving = False
             if found or outermost:  # a "no" inside another proof may only mean that its steps ran out
@@ -369,6 +374,8 @@ class Prover(Linear):
 
     def search(self, p: Poly) -> bool:
         """The steps that may lead to a proof, in the order of how often they do."""
+        if self.facts_first:
+            return self.by_extremum(p) or self.by_facts(p) or self.by_division(p) or self.by_elimination(p)
         return self.by_extremum(p) or self.by_elimination(p) or self.by_facts(p) or self.by_division(p)
 
     def by_extremum(self, p: Poly) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.loop.passes.strategies import expect, same_meaning
+from weft.loop.interpreter import interpret
 from weft.loop.parser import parse_func
 from weft.loop.passes.hoist import hoist
 
@@ -140,3 +143,40 @@ func f(A: float32[8], C: float32[8, 8]):
                 C[i, j_1] = 2.0
 """,
     )
+
+
+def test_a_division_by_an_open_size_moves_out_of_loops_that_may_not_run():
+    """What a place in two fused loops is: LLVM's few passes would divide in the innermost loop."""
+    func = parse_func("""
+func f(A: float32[n, 4], C: float32[n, 4]) @{"flat": true}:
+    for i in range(n * 4) parallel:
+        for k in range(n):
+            for v in range(3):
+                C[i % n * 4 + i // n] = C[i % n * 4 + i // n] + A[k * 4 + v]
+""")
+    expect(
+        hoist(func),
+        """
+func f(A: float32[n, 4], C: float32[n, 4]) @{"flat": true}:
+    for i in range(n * 4) parallel:
+        let C_base = i % n * 4 + i // n
+        for k in range(n):
+            for v in range(3):
+                C[C_base] = C[C_base] + A[k * 4 + v]
+""",
+    )
+    for n in (1, 3, 7):
+        a = np.random.default_rng(n).random((n, 4), np.float32)
+        made = [np.zeros((n, 4), np.float32) for _ in range(2)]
+        for one, c in zip((func, hoist(func)), made):
+            interpret(one, a, c)
+        np.testing.assert_array_equal(*made)
+
+
+def test_a_division_by_another_number_stays_where_it_runs():
+    func = parse_func("""
+func f(A: float32[n], C: float32[n], d: int64) @{"flat": true}:
+    for k in range(n):
+        C[k // d] = A[5 // d]
+""")
+    assert hoist(func) is func

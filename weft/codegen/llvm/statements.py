@@ -363,7 +363,29 @@ def _constant_size(buffer: Buffer) -> int | None:
 
 
 def _allocate(c: Context, s: Allocate) -> None:
-    _with_memory(c, [s.buffer], lambda: c.run(s.body))
+    def run() -> None:
+        if s.buffer in c.private and s.buffer.scope == "local" and _is_written_by_test(s.body, s.buffer):
+            _forget(c, s.buffer)
+        c.run(s.body)
+
+    _with_memory(c, [s.buffer], run)
+
+
+def _is_written_by_test(s: Stmt, buffer: Buffer) -> bool:
+    """Whether a test decides if some of a buffer is written."""
+    tests = [stmt for stmt in walk_stmts(s) if isinstance(stmt, If)]
+    return any(isinstance(one, Store) and one.buffer is buffer for test in tests for one in walk_stmts(test))
+
+
+def _forget(c: Context, buffer: Buffer) -> None:
+    """Says that memory begins without a value, by vectors: it is the same in all rounds of the loops around, and LLVM
+    would carry in registers what a round before may have left there, wherever this one writes by a test only."""
+    element, size = types.memory_type(buffer.dtype), buffer.dtype.bytes
+    lanes = c.module.machine.vector_bytes // size
+    count = (_constant_size(buffer) or 0) // size
+    for first in range(0, count - lanes + 1 if lanes > 1 else 0, lanes):
+        pointer = c.element(buffer, index_expr(first))
+        c.store(f"store <{lanes} x {element}> undef, ptr {pointer}, align {size}", c.module.access(buffer))
 
 
 def _with_memory(c: Context, buffers: Sequence[Buffer], run: Callable[[], None]) -> None:

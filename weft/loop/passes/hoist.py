@@ -9,7 +9,8 @@
 Three things move: the invariant terms of an index (at least two, or one that is not a plain product), pure
 expressions that cost something (a call, a division), and loads of buffers that the loop does not write, where the
 load certainly happens. A loop whose body is a test of something invariant becomes the test around the loop.
-Nothing moves out of a thread loop.
+Nothing moves out of a thread loop. Whole numbers are divided by an open size wherever that is invariant, whether or not
+the loop runs: no generated code traps there, and LLVM is not asked to move what its few passes leave in place.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from weft.expr.nodes import (
     Const,
     Div,
     Expr,
+    FloorDiv,
+    FloorMod,
     Load,
     Mul,
     Or,
@@ -55,7 +58,7 @@ def hoist(func: Func) -> Func:
     if not any(isinstance(s, For) for s in walk_stmts(func.body)):
         return func
     func = rename_repeated(func)
-    return _Hoister(Names(func)).func(func)
+    return _Hoister(Names(func), frozenset(func.size_vars)).func(func)
 
 
 class _Inside:
@@ -76,8 +79,8 @@ class _Inside:
 
 
 class _Hoister(Mutator):
-    def __init__(self, names: Names) -> None:
-        self.names = names
+    def __init__(self, names: Names, sizes: frozenset[Var]) -> None:
+        self.names, self.sizes = names, sizes
         self.inside = _Inside()
 
     def expr(self, e: Expr) -> Expr:
@@ -119,7 +122,7 @@ class _Hoister(Mutator):
         outer.merge(inside)
         if s.kind == "thread":
             return loop
-        mover = _LoopMover(loop, inside, self.names)
+        mover = _LoopMover(loop, inside, self.names, self.sizes)
         body = mover.stmt(loop.body)
         result = _unswitch(loop if body is loop.body else loop.replace(body=body), mover, self.names)
         for var, value in reversed(mover.moved):
@@ -131,7 +134,7 @@ class _Hoister(Mutator):
 def _unswitch(loop: For, mover: _LoopMover, names: Names) -> Stmt:
     """A loop around an invariant test becomes the test around the loop."""
     test = loop.body
-    if not isinstance(test, If) or mover.varies(test.condition) or can_trap(test.condition):
+    if not isinstance(test, If) or mover.varies(test.condition) or can_trap(test.condition, mover.sizes):
         return loop
     then = loop.replace(body=test.then)
     if test.otherwise is None:
@@ -142,8 +145,8 @@ def _unswitch(loop: For, mover: _LoopMover, names: Names) -> Stmt:
 class _LoopMover(Mutator):
     """Rewrites the body of one loop; `moved` are the variables to bind before the loop."""
 
-    def __init__(self, loop: For, inside: _Inside, names: Names) -> None:
-        self.names = names
+    def __init__(self, loop: For, inside: _Inside, names: Names, sizes: frozenset[Var]) -> None:
+        self.names, self.sizes = names, sizes
         self.moved: list[tuple[Var, Expr]] = []
         self.known: dict[Any, Var] = {}
         self.bound = inside.bound
@@ -196,7 +199,7 @@ class _LoopMover(Mutator):
         return self._rewritten(e)
 
     def _rewritten(self, e: Expr) -> Expr:
-        if _costs(e) and not self.varies(e) and (self.certain or not can_trap(e)):
+        if _costs(e) and not self.varies(e) and (self.certain or not can_trap(e, self.sizes)):
             return self._bind(e, structural_key(e), _name_of(e))
         if isinstance(e, (Load, Address)):
             return self._access(e)
@@ -260,7 +263,7 @@ class _LoopMover(Mutator):
         fixed = {
             term: factor
             for term, factor in form.terms.items()
-            if not self.varies(term) and (type(term) is Var or not can_trap(term))
+            if not self.varies(term) and (type(term) is Var or not can_trap(term, self.sizes))
         }
         if len(fixed) < 2 and not any(type(term) is not Var for term in fixed):
             return None
@@ -327,7 +330,9 @@ def _is_sum(e: Expr) -> bool:
 
 
 def _costs(e: Expr) -> bool:
-    """Whether the outermost operation is one worth doing once: a load, a call, a division of floats."""
+    """Whether the outermost operation is one worth doing once: a load, a call, a division but by a number."""
+    if isinstance(e, (FloorDiv, FloorMod)):
+        return e.dtype is INDEX and type(e.b) is not Const
     return isinstance(e, (Load, Call, Div))
 
 

@@ -7,7 +7,7 @@ that is not linear (kept whole). `Copier` copies a statement so that nothing bou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -256,12 +256,14 @@ def has_effect(e: Expr) -> bool:
     return any(not is_pure(node.name) for node in walk(e, Call))  # type: ignore[attr-defined]
 
 
-def can_trap(e: Expr) -> bool:
-    """Whether evaluating an expression out of turn could go wrong: a load, a division by a variable, an effect."""
+def can_trap(e: Expr, sizes: Collection[Var] = ()) -> bool:
+    """Whether evaluating an expression out of turn could go wrong: a load, an effect, a division by a variable that is
+    none of some sizes."""
     if walk(e, Load, Address) or has_effect(e):
         return True
     divisions = walk(e, FloorDiv, FloorMod, TruncDiv, TruncMod)
-    return any(type(node.b) is not Const for node in divisions)  # type: ignore[attr-defined]
+    divisors = [node.b for node in divisions]  # type: ignore[attr-defined]
+    return any(type(b) is not Const and b not in sizes for b in divisors)
 
 
 def buffers_written(s: Stmt) -> set[Buffer]:

@@ -35,7 +35,7 @@ from weft.targets.cpu import amx, model
 from weft.targets.cpu.microkernels import dots
 from weft.targets.cpu.sketches.attention import factors, padded
 from weft.targets.cpu.sketches.few_bits import panel
-from weft.targets.cpu.sketches.winograd import register_share
+from weft.targets.cpu.sketches.winograd import register_share, register_tile
 
 MOST_WEIGHT = 2.0**32
 """With larger weights sums could overflow that are finite in a direct convolution: an even tile's elements are below
@@ -148,27 +148,32 @@ def alternatives(
 
 def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target) -> list[int]:
     """Tiles down and across of a block of an image of open size: the fewest cycles for each tile of images around the
-    typical one, where the last block of a side is computed as a whole."""
+    typical one, where the last block of a side is computed as a whole. Blocks side by side share a pass over the
+    weights, as many as stay in the cache."""
     cache = target.cache_bytes[1] or 256 << 10
     vectors, pair = (tile + 2) ** 2, facts.inputs * facts.outputs
-    most = max(cache // 2 // (4 * vectors * (facts.inputs + facts.outputs)), 1)
     sides = [
-        [-(-size // tile)] if isinstance(dim, int) else [-(-size * n // (4 * tile)) for n in model.OPEN_QUARTERS]
+        [-(-n // tile) for n in ([size] if isinstance(dim, int) else model.open_sizes(size))]
         for size, dim in zip((facts.height, facts.width), dims)
     ]
+    whole = facts.batch * math.prod(-(-size // tile) for size in (facts.height, facts.width))
+    together = min(max(cache // (4 * vectors * facts.outputs), 1), whole)
+
+    across = facts.outputs * 4 // max(target.vector_bytes, 4)
 
     def cycles(block: tuple[int, int]) -> float:
         count = block[0] * block[1]
-        share = register_share(count, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
-        moved = vectors * count * (facts.inputs + facts.outputs)
+        rows, columns = register_tile(count, across, target.vector_registers)
+        share = register_share(count, across, target.vector_registers)
+        share *= min(1.0, rows * columns / 2 / (model.WEIGHT_CYCLES * columns))
+        moved, weights = vectors * count * (facts.inputs + facts.outputs), vectors * pair * min(count / together, 1.0)
         products = vectors * count * pair
-        one = _cycles(products, model.PRODUCT_SHARE * share, moved, vectors * pair, facts.model_bytes, target)
-        filled = [sum(-(-n // k) * k / n for n in side) / len(side) for side, k in zip(sides, block)]
+        one = _cycles(products, model.PRODUCT_SHARE * share, moved, weights, facts.model_bytes, target)
+        filled = [sum(-(-n // k) * k for n in side) / sum(side) for side, k in zip(sides, block)]
         return one / count * math.prod(filled)
 
     tall, wide = (range(1, min(max(side), model.OPEN_TILES) + 1) for side in sides)
-    found = [(down, across) for down in tall for across in wide if down * across <= min(most, model.OPEN_TILES)]
-    best = min(found, key=cycles)
+    best = min(((y, x) for y in tall for x in wide if y * x <= model.OPEN_TILES), key=cycles)
     return [*best]
 
 
@@ -233,7 +238,7 @@ def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     return _cycles(products, model.PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target)
 
 
-def _cycles(products: int, share: float, moved: int, weights: int, model_bytes: int, target: Target) -> float:
+def _cycles(products: int, share: float, moved: int, weights: float, model_bytes: int, target: Target) -> float:
     lanes = max(target.vector_bytes // 4, 1)
     computing = products / (2 * lanes) / share + model.TRANSFORM_CYCLES * moved / lanes
     streaming = 4 * weights / model.STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0

@@ -110,9 +110,14 @@ WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
 """Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
 a block from which on the panels of weights are used often enough."""
 
-OPEN_TILES, OPEN_QUARTERS = 24, (1, 2, 4, 6)
-"""Tiles of a block of an image of open size, at most; and how many quarters of the typical size an open one is, each of
-them as often as the others. A judgement."""
+OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
+"""Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,
+each as often as the others, and how many of them are looked at. A judgement."""
+
+WINOGRAD_GROUPS, WEIGHT_CYCLES = (1, 2, 3, 4, 6, 8, 12, 16), 4.0
+"""How many blocks of an image of open size may share a pass over the weights; and what a step of their products takes
+for a vector of weights from the second-level cache: in a detector on a Cascade Lake, products of 6 rows took 1.1 to
+1.15 times as long as those of 8 and of 12."""
 
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
@@ -324,6 +329,13 @@ def ruled(
     """A sketch whose best point is told by a rule; the others are estimated by how far away they are."""
     choices = {knob: tuple(sorted({*numbers, rule[knob]})) for knob, numbers in knobs.items()}
     return Sketch(kernel.family(name), choices, apply, around_rule(rule, product_seconds(name, unit, kernel)))
+
+
+def open_sizes(typical: int) -> tuple[int, ...]:
+    """What a size that is open may be, each as often as the others: so many that a divisor is not theirs by chance."""
+    first, last = (max(1, typical * n // 4) for n in OPEN_QUARTERS)
+    count = min(last - first, OPEN_SAMPLES - 1)
+    return tuple(first + (last - first) * at // max(count, 1) for at in range(count + 1))
 
 
 def even_share(parts: int, cores: int) -> float:

@@ -69,12 +69,13 @@ def match(unit: Unit) -> Sketch | None:
     if registers < 3:
         return None
     rows = 1 if shape.row is None else extent(shape.row)
-    around = open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
+    around = model.open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
     most = max((places, *around))
     if shape.depthwise:  # every tap is unrolled
         most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
         places = min(places, most)
-    size = Size(blocks, rows, places, registers, around)
+    below = model.open_sizes(rows) if shape.row is not None and unit.is_open(shape.row) else ()
+    size = Size(blocks, rows, places, registers, around, below)
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
@@ -95,7 +96,7 @@ def match(unit: Unit) -> Sketch | None:
     time = float(seconds(several * again * unit.facts.depth, unit.target))
     walked = _walk(unit, shape)
     if around:  # other families do not cost the tiles at the ends of other sizes: what is best here is as the typical
-        time *= replace(size, around=()).least(walked) / size.least(walked)
+        time *= replace(size, around=(), below=()).least(walked) / size.least(walked)
 
     def cost(columns: Columns) -> Any:
         return around_rule(rule, time)(columns) * size.cycles(walked, columns)
@@ -129,11 +130,6 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
     Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not.
     """
     return image >= weight or (2 * image >= weight and 2 * image > cache)
-
-
-def open_sizes(typical: int) -> tuple[int, ...]:
-    """What a size that is open may be, each as often as the others."""
-    return tuple(max(1, typical * n // 4) for n in model.OPEN_QUARTERS)
 
 
 def _divisors(count: int) -> tuple[int, ...]:
@@ -178,12 +174,16 @@ class Size:
     registers: int
     around: tuple[int, ...] = ()
     """How many pixels a row may have where that is open: its last tile is computed as a whole."""
+    below: tuple[int, ...] = ()
+    """How many rows there may be where that is open: the last tiles are computed as a whole, too."""
 
     def legal(self, columns: Columns) -> Any:
-        """Tiles that fit into the registers; several rows only where a tile has all pixels of each."""
+        """Tiles that fit into the registers; several rows only where a tile has all pixels of each, or where both
+        sides are open: how many pixels there are is not known then."""
         vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
         fits = vectors * high * wide + vectors + 1 <= self.registers
-        return fits & ((high == 1) | (wide >= max((self.pixels, *self.around))))
+        is_open = bool(self.around and self.below)
+        return fits & ((high == 1) | is_open | (wide >= max((self.pixels, *self.around))))
 
     def cycles(self, walk: Walk, columns: Columns) -> Any:
         """Cycles for one step of the reduction of everything; tiles at the ends are as large as what is left."""
@@ -193,10 +193,11 @@ class Size:
             for w, across in self.across(wide):
                 total = total + count * across * walk.cycles(v, high, w)
         ends = 0.0 if self.around else (self.pixels % wide != 0) * 1.0
-        uneven = ends + (self.blocks % vectors != 0) + (self.rows % high != 0)
+        uneven = ends + (self.blocks % vectors != 0) + (0.0 if self.below else (self.rows % high != 0) * 1.0)
+        rows = self.rows * sum(-(-n // high) for n in self.below) / sum(self.below) if self.below else self.rows / high
         # Weights that stream through are never waited for.
         once = np.where((high == self.rows) & (walk.fetch > 2), 0.85, 1.0)
-        return total * (self.rows / high) * (1 + model.UNEVEN * uneven) * once
+        return total * rows * (1 + model.UNEVEN * uneven) * once
 
     def across(self, wide: Any) -> list[tuple[Any, Any]]:
         """Widths of tiles, and how many of each a row has."""
@@ -383,7 +384,7 @@ def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     """How many tiles below one another a thread takes at a time; of images of open size as many as of a small one."""
     length = _row_steps(shape, point)
     if shape.row is not None and unit.is_open(shape.row):
-        length = min(open_sizes(length))
+        length = min(model.open_sizes(length))
     return max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
 
 

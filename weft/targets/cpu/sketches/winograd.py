@@ -10,6 +10,8 @@ V and M are the transformed input and the sums; blocks are such that they stay i
 order reads the weights once for a block of tiles, the second reads V once for a block of channels: the one that moves
 fewer bytes is the default. A product is a register tile of `rows` tiles × `vectors` of output channels, the weights
 packed in panels of that width when the model is compiled, V in groups of lanes so that its rows stand side by side.
+An image of open size is cut into blocks of few tiles, so that little is computed beyond its end; a group of them side
+by side, which ends with the image, is what a block of tile rows is elsewhere.
 
 Before all that one pass over the input (threads) finds the tiles that are computed directly. Those are computed where a
 tile is transformed back, in one register tile; the loops over their products do not run for the others.
@@ -34,6 +36,7 @@ from weft.targets.cpu.model import (
     EVEN,
     LEAST_PARALLEL_WORK,
     WINOGRAD_FETCH,
+    WINOGRAD_GROUPS,
     WINOGRAD_ROWS,
     WINOGRAD_UNROLL,
     even_share,
@@ -187,13 +190,26 @@ def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
     by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
     taken = blocks * sizes.block_bytes(sizes.tall, sizes.inputs)
     by_channels = sizes.weight_bytes + taken * (panels if 2 * taken > cache else 1)
-    fixed = {"tile_rows": sizes.tall, "rows": rows, "fetch": WINOGRAD_FETCH}
+    fixed = {"rows": rows, "fetch": WINOGRAD_FETCH}
     if by_tiles > 1.2 * by_channels or even_share(max(sizes.blocks), cores) <= 0.8:
-        # As many panels at once as stay in the cache: V, which does not, is read once for them.
-        fits = [n for n in range(1, panels // cores + 1) if panels % (n * cores) == 0]
-        fits = [n for n in fits if 4 * n * sizes.weight_bytes <= 3 * cache * panels] or [1]
-        return {"threads_by_channels": 1, "vectors": vectors, "panels": fits[-1] if 2 * taken > cache else 1, **fixed}
-    return {"threads_by_channels": 0, "vectors": most, "panels": sizes.outputs // (most * lanes), **fixed}
+        # A V that does not stay in the cache is read once: then a thread has all its panels at once.
+        at_once, limit = (panels // cores, cache) if 2 * taken > cache and panels % cores == 0 else (1, cache // 4)
+        group = _group(sizes, max(sizes.blocks), at_once * vectors * lanes, limit)
+        return {"threads_by_channels": 1, "blocks": group, "vectors": vectors, "panels": at_once, **fixed}
+    group = _group(sizes, min(sizes.blocks), sizes.inputs + sizes.outputs, cache // 2)
+    return {
+        "threads_by_channels": 0,
+        "blocks": group,
+        "vectors": most,
+        "panels": sizes.outputs // (most * lanes),
+        **fixed,
+    }
+
+
+def _group(sizes: Sizes, blocks: int, channels: int, limit: int) -> int:
+    """Of so many blocks side by side, those that share a pass over the weights: as many as stay in the cache."""
+    fits = limit // sizes.block_bytes(sizes.tall, channels)
+    return max(n for n in WINOGRAD_GROUPS if n <= max(1, min(fits, blocks)))
 
 
 def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
@@ -273,7 +289,8 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "fetch": (0, 4, WINOGRAD_FETCH),
     }
     if sizes.in_blocks:
-        choices.update(threads_by_channels=(0, 1), tile_rows=(sizes.tall,))
+        del choices["tile_rows"]
+        choices.update(threads_by_channels=(0, 1), blocks=WINOGRAD_GROUPS)
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
@@ -382,13 +399,16 @@ class _Sketch:
     def loops_over_blocks(
         self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var], by_channels: bool
     ) -> tuple[Var, Var, Var]:
-        """The same for blocks of an image: threads share the longer of its two sides."""
+        """The same for blocks of an image: threads share the longer of its two sides, or groups lie along it."""
         sizes, (image, height, across, lane) = self.sizes, loops
         counts = [extent_of(final, loop) for loop in (height, across)]
-        down, part = final.split(height, factor=sizes.tall * sizes.tile)
-        right, side = final.split(across, factor=sizes.wide * sizes.tile)
+        self.along = int((counts[0] >= counts[1]) != by_channels)
+        factors = [sizes.tall * sizes.tile, sizes.wide * sizes.tile]
+        factors[self.along] *= self.point["blocks"]
+        down, part = final.split(height, factor=factors[0])
+        right, side = final.split(across, factor=factors[1])
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
-        blocks = (down, right) if counts[0] >= counts[1] else (right, down)
+        blocks = (down, right) if self.along else (right, down)
         first = (channels, image, *blocks) if by_channels else (image, *blocks, channels)
         final.reorder(*first, within, part, side, lane)
         for loop in blocks:
@@ -415,9 +435,16 @@ class _Sketch:
             self.blocks_of_lanes(facts_of(stage.block).target.name)
         tall, row = stage.split(part, factor=self.sizes.tile)
         wide, column = stage.split(across, factor=self.sizes.tile)
-        stage.reorder(within, tall, wide, row, column, lane)
+        blocks: list[Var] = []
+        if self.sizes.in_blocks and self.point["blocks"] > 1:  # those of a group, around their tiles
+            if self.along:
+                block, wide = stage.split(wide, factor=self.sizes.wide)
+            else:
+                block, tall = stage.split(tall, factor=self.sizes.tall)
+            blocks.append(block)
+        stage.reorder(within, *blocks, tall, wide, row, column, lane)
         nest.write_out(stage, row, column, lane)
-        for loop in (tall, wide):
+        for loop in (*blocks, tall, wide):
             stage.annotate("partition", False, loop)
         for name in reversed(self.chain.between):
             s[name].compute_at(stage, wide)
@@ -429,7 +456,9 @@ class _Sketch:
         s[DIRECT].compute_at(stage, wide, exact=False)
         s[DIRECT].set_scope("local")
         s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
-        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, wide)
+        # A loop of one round would be gone, and its note with it.
+        several = [loop for loop in (wide, tall, *blocks) if extent_of(stage, loop) > 1]
+        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else wide)
 
     def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
         """The elements of a block between: one tile, one group of lanes; gives their loops."""
@@ -458,7 +487,7 @@ class _Sketch:
         a, b, *images, tiles = stage.axis[: 4 + more]
         tile, row = stage.split(tiles, factor=point["rows"])
         panel, vector = stage.split(group, factor=point["vectors"])
-        stage.reorder(a, b, *images, panel, tile, row, vector, lane)
+        stage.reorder(a, b, images[0], panel, *images[1:], tile, row, vector, lane)
         nest.write_out(stage, row, vector, lane)
         accumulate.compute_at(stage, tile)
         group, lane = self.split_lanes(accumulate, 4 + more, 5 + more)
