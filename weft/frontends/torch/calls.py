@@ -198,7 +198,7 @@ def _compiled(guard: str) -> Any:
     return compile(guard, "<guard>", "eval")
 
 
-_SIZE = re.compile(r"L((?:\[[^\[\]]+\])+)\.size\(\)\[(\d+)\]")
+_SIZE = re.compile(r"(L((?:\[[^\[\]]+\])+)\.size\(\)\[(\d+)\])")
 _IN_A_GUARD = (
     ast.Expression, ast.Compare, ast.cmpop, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop,
     ast.Constant, ast.Name, ast.Load,
@@ -210,16 +210,11 @@ def guards_of(program: Any) -> list[tuple[str, dict[str, tuple[str, int]]]]:
     found = []
     for text in getattr(program, "_guards_code", None) or ():
         places: dict[str, tuple[str, int]] = {}
-
-        def named(size: re.Match[str], places: dict[str, tuple[str, int]] = places) -> str:
-            path = "_".join(part.strip("'\"") for part in re.findall(r"\[([^\[\]]+)\]", size[1]))
-            place = (path, int(size[2]))
-            known = {one: name for name, one in places.items()}
-            name = known.get(place, f"size_{len(places)}")
-            places[name] = place
-            return name
-
-        text = _SIZE.sub(named, text)
+        for size, path, axis in _SIZE.findall(text):
+            name = f"size_{len(places)}"
+            if size in text:  # else it stood there twice
+                places[name] = ("_".join(re.findall(r"\w+", path)), int(axis))
+                text = text.replace(size, name)
         try:
             parts = list(ast.walk(ast.parse(text, mode="eval")))
         except SyntaxError:
