@@ -38,6 +38,7 @@ class StructuredModule(Module):
                     raise KeyError
             except (ArgumentError, KeyError):
                 raise ArgumentError(f"the model is called as in its example: ({calls.describe()})") from None
+        calls.check(given)
         native = not given or any(map(calls.is_native, given))  # a model without inputs gives its framework's arrays
         made = super().__call__(*map(calls.as_array, given))
         results = made if type(made) is tuple else (made,)

@@ -19,6 +19,9 @@ class Calls(Protocol):
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any] | None:
         """The inputs of the graph, for a call with these arguments; None where they have another structure."""
 
+    def check(self, given: Sequence[Any]) -> None:
+        """Refuses inputs of the graph whose sizes the model was not exported for."""
+
     def unflatten(self, made: Sequence[Any]) -> Any:
         """What the model returns, for the outputs of the graph."""
 

@@ -225,6 +225,11 @@ def test_a_function_that_jax_cannot_trace_says_where():
         weft.compile(lambda x: x if x.sum() > 0 else -x, np.ones(3, "f"))
 
 
+def test_a_scatter_that_applies_a_function_is_refused():
+    with pytest.raises(FrontendError, match=r"write x.at\[i\].set\(f\(x\[i\]\)\)"):
+        weft.compile(lambda x, i: x.at[i].apply(jnp.sin), jnp.ones((4, 2)), np.array([1, 1]))
+
+
 def test_a_fault_in_a_converter_is_no_refusal(monkeypatch):
     monkeypatch.setitem(CONVERTERS, "sin", lambda c, x: x.nothing)
     with pytest.raises(InternalError, match="the converter of sin failed: TypeError|AttributeError"):

@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
-from weft.compiler.module import SizeWarning  # noqa: E402
 from weft.core.errors import ArgumentError, FrontendError, InternalError  # noqa: E402
 from weft.frontends.torch import load  # noqa: E402
 from weft.frontends.torch.table import CONVERTERS  # noqa: E402
@@ -139,8 +138,37 @@ def test_sizes_that_vary():
         given = torch.randn(b, n, 4), torch.randn(3, b)
         torch.testing.assert_close(compiled(*given), model(*given))
     given = torch.randn(2, 5, 4), torch.randn(3, 4)
-    with pytest.warns(SizeWarning, match="is 2 in input 'x' and 4 in input 'other'"):
-        torch.testing.assert_close(compiled(*given), model(*given))
+    with pytest.raises(weft.WeftError, match=r"where other.shape\[1\] == x.shape\[0\], and other.shape\[1\] is 4, x"):
+        compiled(*given)
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x, y):
+        x = x * 2 if x.shape[0] > 5 else x + 1
+        x = x - 1 if x.shape[0] % 2 else x
+        return x.sum() + (3 if x.shape[0] == y[0]["k"].shape[0] else 0)
+
+
+def test_sizes_that_would_go_another_way_are_refused(tmp_path):
+    every, given = torch.export.Dim.DYNAMIC, (torch.ones(4, 2), [{"k": torch.ones(3)}])
+    program = torch.export.export(Branching(), given, dynamic_shapes=({0: every}, [{"k": {0: every}}]))
+    torch.export.save(program, tmp_path / "branching.pt2")
+    compiled = weft.compile(tmp_path / "branching.pt2")
+    for rows, more in ((4, 3), (2, 5)):
+        given = torch.ones(rows, 2), [{"k": torch.ones(more)}]
+        torch.testing.assert_close(compiled(*given), Branching()(*given))
+    for rows, more, said in ((6, 3, r"x.shape\[0\] <= 5"), (3, 4, "% 2"), (4, 4, "!=")):
+        with pytest.raises(weft.WeftError, match=said):
+            compiled(torch.ones(rows, 2), [{"k": torch.ones(more)}])
+
+
+def test_guards_of_a_file_are_arithmetic_or_nothing():
+    from types import SimpleNamespace
+
+    from weft.frontends.torch.calls import guards_of
+
+    texts = ["__import__('os')", "L['x'].size()[0].bit_length() > 1", "L['x'].size()[0] <", "L['x'].size()[0] > 2"]
+    assert guards_of(SimpleNamespace(_guards_code=texts)) == [("size_0 > 2", {"size_0": ("x", 0)})]
 
 
 class Counting(torch.nn.Module):

@@ -163,6 +163,9 @@ def _scatter(reduction: str, negate: bool = False) -> Any:
         c: JaxEmitter, x: Value, indices: Value, updates: Value, *, dimension_numbers: Any, mode: Any, **more: Any
     ) -> Value:
         numbers, shape = dimension_numbers, x.tensor.static
+        combine = more.get("update_jaxpr")
+        if reduction == "none" and combine is not None and combine.outvars[0] is not combine.invars[1]:
+            raise Unsupported("it applies a function to each element: write x.at[i].set(f(x[i])) for x.at[i].apply(f)")
         if 0 in updates.tensor.static or 0 in shape:
             return x
         kind = x.tensor.dtype

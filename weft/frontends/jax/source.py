@@ -47,6 +47,9 @@ class Calls:
         leaves, structure = jax.tree.flatten((args, dict(kwargs)))
         return list(map(_narrowed, leaves, self.kinds)) if structure == self.arguments else None
 
+    def check(self, given: Sequence[Any]) -> None:
+        """Sizes are fixed."""
+
     def unflatten(self, made: Sequence[Any]) -> Any:
         """What the function returns, for the outputs of the graph."""
         return jax.tree.unflatten(self.results, made)

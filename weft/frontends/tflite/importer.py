@@ -52,6 +52,9 @@ class Calls:
             return None
         return [given[name] for name in self.names] + list(self.states.values())
 
+    def check(self, given: Sequence[Any]) -> None:
+        """Sizes are fixed."""
+
     def unflatten(self, made: Sequence[Any]) -> Any:
         """One result, or all of them."""
         return made[0] if self.results == 1 else tuple(made[: self.results])

@@ -8,6 +8,9 @@ Inputs that the module writes to, and buffers that it changes, are written to as
 
 from __future__ import annotations
 
+import ast
+import functools
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,6 +42,8 @@ class Calls:
     """Buffers that change, by the names of their inputs, which come after the others."""
     written: list[Any] = field(default_factory=list)
     """For each of the first outputs, what it is written to: the name of an input, or a buffer."""
+    guards: list[tuple[str, dict[str, tuple[str, int]]]] = field(default_factory=list)
+    """What the sizes must be for the program to be right: an expression, and the input and axis of each name in it."""
 
     @property
     def is_plain(self) -> bool:
@@ -63,6 +68,20 @@ class Calls:
             if not name and constant is not ANY and given is not constant and given != constant:
                 raise ArgumentError(f"the model was compiled for {constant!r}, not {given!r}: compile it again")
         return [one for one, (name, _) in zip(leaves, self.leaves) if name] + list(self.states.values())
+
+    def check(self, given: Sequence[Any]) -> None:
+        """Refuses sizes that the module would have taken another way with than it did when it was exported."""
+        if not self.guards:
+            return
+        inputs: dict[str, Any] = dict(zip(self.names, given))
+        for text, places in self.guards:
+            shapes = {name: np.shape(inputs.get(at, ())) for name, (at, _) in places.items()}
+            sizes = {name: shapes[name][axis] for name, (_, axis) in places.items() if axis < len(shapes[name])}
+            if len(sizes) == len(places) and not eval(_compiled(text), {"__builtins__": {}}, sizes):
+                told = ", ".join(f"{at}.shape[{axis}] is {sizes[name]}" for name, (at, axis) in places.items())
+                for name, (at, axis) in reversed(places.items()):
+                    text = text.replace(name, f"{at}.shape[{axis}]")
+                raise ArgumentError(f"the model was exported for sizes where {text}, and {told}: compile it for these")
 
     def with_inputs(self, names: Collection[str]) -> Calls:
         """The same for a graph that has only these inputs: a size that a tensor tells is none."""
@@ -172,6 +191,37 @@ def calls_of(program: Any) -> tuple[Calls, dict[str, Any]]:
             outputs.append(("tensor" if isinstance(one.arg, TensorArgument) else "number", None))
     spec = program.call_spec
     return Calls(spec.in_spec, spec.out_spec, leaves, outputs, states, written), tensors
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(guard: str) -> Any:
+    return compile(guard, "<guard>", "eval")
+
+
+_SIZE = re.compile(r"(L((?:\[[^\[\]]+\])+)\.size\(\)\[(\d+)\])")
+_IN_A_GUARD = (
+    ast.Expression, ast.Compare, ast.cmpop, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop,
+    ast.Constant, ast.Name, ast.Load,
+)  # fmt: skip
+
+
+def guards_of(program: Any) -> list[tuple[str, dict[str, tuple[str, int]]]]:
+    """What torch itself would assert of the sizes (from 2.9 on); a file may hold any text: only arithmetic is taken."""
+    found = []
+    for text in getattr(program, "_guards_code", None) or ():
+        places: dict[str, tuple[str, int]] = {}
+        for size, path, axis in _SIZE.findall(text):
+            name = f"size_{len(places)}"
+            if size in text:  # else it stood there twice
+                places[name] = ("_".join(re.findall(r"\w+", path)), int(axis))
+                text = text.replace(size, name)
+        try:
+            parts = list(ast.walk(ast.parse(text, mode="eval")))
+        except SyntaxError:
+            continue
+        if all(isinstance(one, _IN_A_GUARD) and (not isinstance(one, ast.Name) or one.id in places) for one in parts):
+            found.append((text, places))
+    return found
 
 
 def _state(program: Any, name: str) -> Any:

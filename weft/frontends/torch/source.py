@@ -15,6 +15,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ import torch
 from weft.core.errors import ArgumentError, FrontendError
 from weft.frontends.calls import Imported
 from weft.frontends.problems import Refused
-from weft.frontends.torch.calls import calls_of
+from weft.frontends.torch.calls import calls_of, guards_of
 from weft.frontends.torch.importer import import_graph, refuse_complex, user_line
 from weft.frontends.torch.linear_algebra import DECOMPOSITIONS
 from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
@@ -92,6 +93,7 @@ def _missing_inputs(model: Any) -> str:
 
 
 def _imported(program: Any, refused: Collection[str]) -> Imported:
+    guards = guards_of(program)  # which decomposing a program from a file loses
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of what torch calls itself in there
@@ -103,7 +105,7 @@ def _imported(program: Any, refused: Collection[str]) -> Imported:
     converters = {name: one for name, one in CONVERTERS.items() if name not in refused}
     graph = import_graph(program.graph, tensors, program.graph_module, "model", converters)
     inputs = {value.name: value for value in graph.inputs}
-    calls = calls.with_inputs(inputs)
+    calls = replace(calls.with_inputs(inputs), guards=guards)
     graph = graph.replace(inputs=[inputs[name] for name in calls.names])
     devices = {one.device.type for one in tensors.values() if isinstance(one, torch.Tensor)}
     return Imported(graph, calls, "cuda" if "cuda" in devices else "cpu")
