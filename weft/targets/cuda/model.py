@@ -100,6 +100,13 @@ times longer another group makes it."""
 ATTENTION_START = 1900
 """Cycles of the launch, and of the first block."""
 
+# Products of few rows with constants of bfloat16 (`streamed.py`).
+STREAM_WARPS, STREAM_STEPS, STREAM_BLOCKS = 8, 2, 2
+"""Warps of a block, at most; tiles that a warp takes in a step; blocks of each multiprocessor that there should be
+where blocks have more columns."""
+STREAM_STAGES = (1, 2, 3, 4, 6, 8)
+"""Parts of the pipeline through shared memory; 1: straight from memory into registers."""
+
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16
 """Tiles of tensor cores are wasted on products that are narrower."""
