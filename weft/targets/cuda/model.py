@@ -100,12 +100,12 @@ times longer another group makes it."""
 ATTENTION_START = 1900
 """Cycles of the launch, and of the first block."""
 
-# Products of few rows with constants of bfloat16 (`streamed.py`).
-STREAM_WARPS, STREAM_STEPS, STREAM_BLOCKS = 8, 2, 2
-"""Warps of a block, at most; tiles that a warp takes in a step; blocks of each multiprocessor that there should be
-where blocks have more columns."""
-STREAM_STAGES = (1, 2, 3, 4, 6, 8)
-"""Parts of the pipeline through shared memory; 1: straight from memory into registers."""
+# Products of few rows with constants of bfloat16 (`streamed.py`): 1,216 points of the five products of a decoder of a
+# billion weights, 1 and 8 rows; nothing was held out.
+STREAM_BLOCKS = ((32, 8, 2), (32, 16, 1), (16, 8, 3), (16, 16, 1))
+"""Columns and warps of a block, and how many of these a multiprocessor holds; of equals the first."""
+STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
+"""Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
 
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16

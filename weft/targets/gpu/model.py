@@ -150,7 +150,7 @@ FEW_ROWS_THREADS, WRITTEN_PRODUCTS = 128, 1024
 """Threads of a block where each has the sums of several rows, and products that are written out for it at most."""
 COMPUTED_ROW = 16 * 1024
 """Elements of a row that every block of a vector product computes for itself, at most."""
-AHEAD = 0.25
+AHEAD = 0.05
 """The part of the cache that constants take which blocks ask for while the kernel before them runs."""
 
 WINDOW_TAPS, WINDOW_THREADS = 64, 64

@@ -29,7 +29,7 @@ from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of
 from weft.schedule.schedule import Stage
-from weft.targets.base import Target, ThreadFacts
+from weft.targets.base import Target
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 
@@ -284,7 +284,7 @@ def _apply_columns(found: Found, point: Point) -> None:
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
-        compute_in_block(found, facts, point)
+        _compute_in_block(found, facts, point)
 
 
 def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> None:
@@ -334,7 +334,7 @@ def spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
     return outer
 
 
-def compute_in_block(found: Found, facts: Facts, point: Point) -> None:
+def _compute_in_block(found: Found, facts: Facts, point: Point) -> None:
     """A stage before a product, shared by all threads of each block, its result in their memory."""
     s, final = found.unit.schedule, found.unit.schedule[found.unit.facts.block.name]
     stage = s[facts.block.name]
@@ -357,22 +357,16 @@ def _pack_columns(found: Found, width: int) -> list[list[str | int]]:
     Gives the buffers, how many elements of each are a block's, and for how many it asks before it waits for others.
     """
     s, facts, made = found.unit.schedule, found.facts, list[list[str | int]]()
-    constants = found.unit.constants
+    machine, constants = nest.threads_of(found.unit.target), found.unit.constants
     if is_packable(facts, constants, width):
         for buffer in dict.fromkeys(load.buffer for load in facts.loads if is_packed(load, facts, constants)):
             copy = s.cache_read(buffer.name, "global", [facts.block.name])
             name = s.buffer_name(copy)
             s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=[f"n // {width}", "k", f"n % {width}"])
-            made.append(fetched_ahead(found.unit, name, buffer, width))
+            step, most = (int_value(buffer.shape[0]) or 0) * width, model.AHEAD * machine.cache_bytes
+            most = int(most / machine.multiprocessors / machine.vector_bytes) * machine.vector_bytes
+            made.append([name, step, min(step, most // buffer.dtype.bytes)])
     return made
-
-
-def fetched_ahead(unit: Unit, name: str, buffer: Buffer, width: int) -> list[str | int]:
-    """Of a packed constant: its name, the elements of a block of columns, and for how many of them it asks at first."""
-    machine = nest.threads_of(unit.target)
-    step, most = (int_value(buffer.shape[0]) or 0) * width, model.AHEAD * machine.cache_bytes
-    most = int(most / machine.multiprocessors / machine.vector_bytes) * machine.vector_bytes
-    return [name, step, min(step, most // buffer.dtype.bytes)]
 
 
 def is_packed(load: Load, facts: Facts, constants: Collection[Buffer]) -> bool:
@@ -520,7 +514,9 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     threads = min(model.SHARE_THREADS, machine.block_threads)
     if is_packable(facts, constants, lanes):
         columns = extent(last)
-        across = max(powers(across), key=lambda n: (min(_evenly(columns // (n * lanes), machine), model.EVEN), n))
+        across = max(
+            powers(across), key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
+        )
         threads = threads if facts.points == columns else min(model.FEW_ROWS_THREADS, threads)
     else:
         while across > least and facts.points // (across * lanes) < machine.multiprocessors * model.FILLED:
@@ -535,9 +531,9 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     return {"threads": across, "rows": share, "lanes": lanes} if share >= model.LEAST_SHARE else None
 
 
-def _evenly(blocks: int, machine: ThreadFacts) -> float:
-    """The part of the multiprocessors that so many blocks keep busy."""
-    return blocks / (machine.multiprocessors * max(1, -(-blocks // machine.multiprocessors)))
+def evenly(blocks: int, places: int) -> float:
+    """The part of the places for blocks that so many keep busy."""
+    return blocks / (places * max(1, -(-blocks // places)))
 
 
 def share_columns(stage: Stage, lanes: int, share: int) -> None:
