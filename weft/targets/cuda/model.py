@@ -116,3 +116,5 @@ WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
 """Blocks of a multiprocessor that split-K may make; steps of k that each share of a block's warps has at least."""
 TURNED = 4
 """Elements that a thread loads at a time to turn an operand."""
+TURNED_BY = (4, 8)
+"""Threads of a warp along the rows that are written, and along those that are read."""
