@@ -86,7 +86,7 @@ def _attention(b: Builder) -> Value:
 
 
 def _streamed(rows: int, kind: int) -> Make:
-    """A product of few rows with constants: as they are (0), of their norm (1), of a chain over many elements (2)."""
+    """A product of few rows with constants: as they are (0, of bfloat16: 3), of their norm (1), of a long chain (2)."""
 
     def make(b: Builder) -> Value:
         inner = 9216 if kind == 2 else 512
@@ -95,7 +95,10 @@ def _streamed(rows: int, kind: int) -> Make:
             x = b.node("RMSNormalization", x, b.normal(inner), axis=-1)
         elif kind == 2:
             x = b.node("Mul", b.node("Sigmoid", x), b.node("Tanh", x))
-        made: Value = b.node("Add", b.node("MatMul", x, b.normal(inner, 264, scale=0.02)), b.input("skip", (rows, 264)))
+        columns, weights = 272, b.random.standard_normal((inner, 272)).astype(np.float32) * np.float32(0.02)
+        if kind == 3:
+            weights = (weights.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+        made: Value = b.node("Add", b.node("MatMul", x, b.constant(weights)), b.input("skip", (rows, columns)))
         return made
 
     return make
@@ -177,6 +180,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("product of one row and its norm", _streamed(1, 1), "prefetch.L2"),
     Family("product of three rows", _streamed(3, 0), "prefetch.L2"),
     Family("product of one row, in rounds", _streamed(1, 2), "prefetch.L2"),
+    Family("product of five rows, weights of bfloat16", _streamed(5, 3), "weft_mma_stream"),
     Family("heads of a token", _heads),
     Family("product of bytes", _one("MatMulInteger", (64, 128), (128, 96), dtype="int8")),
     Family("product tf32, wgmma", _one("MatMul", (512, 256), (256, 512)), "wgmma", 1e-2, "tf32"),

@@ -23,7 +23,7 @@ from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify
 from weft.loop.visit import Mutator, walk_stmts
 from weft.plan.planner import contractions_of, unit_of
-from weft.targets.cuda import bulk_tiles, driver, nvrtc, tensor_cores
+from weft.targets.cuda import bulk_tiles, driver, nvrtc, tensor_cores, wgmma
 from weft.targets.gpu.product import find_product
 
 
@@ -83,6 +83,32 @@ def test_products(sizes, turned, point):
     run(schedule, sizes, turned, *rest)
     run(func, sizes, turned, *rest)
     assert len(calls(func, "bulk_copy")) >= 2 and not calls(func, "copy_async")
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_products_of_tf32(turned):
+    """Float32 by the copy engine, too; columns that do not lie along k by way of a turned copy."""
+    m, n, k = 70, 72, 68
+    a, b = te.placeholder((m, k), name="a"), te.placeholder((n, k) if turned else (k, n), name="b")
+    r = te.reduce_axis(k, "r")
+    made = te.compute((m, n), lambda i, j: te.sum(a[i, r] * (b[j, r] if turned else b[r, j]), axis=r), name="D")
+    schedule, target = te.create_schedule(made.op), HOPPER.with_features("tf32")
+    (unit,) = contractions_of(unit_of(schedule, "D", target))
+    found = find_product(unit)
+    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, target))
+    assert tiles.takes()
+    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1,
+                 "copies": 0, "resident": 1})  # fmt: skip
+    func, random = target.lower(schedule.func), np.random.default_rng(0)
+    x, y = (random.standard_normal((size, k), np.float32) for size in (m, n))
+    given = {"a": x, "b": y if turned else np.ascontiguousarray(y.T), "D": np.full((m, n), 7, np.float32)}
+    interpret(func, *[given[p.name] for p in func.params], check=False)
+    np.testing.assert_allclose(given["D"], wgmma.cut_tf32(x) @ wgmma.cut_tf32(y).T, rtol=1e-3, atol=1e-4)
+    assert len(calls(func, "bulk_copy")) == 2
+    program = target.generate(func)
+    assert len(program.kernels) == 1 + (not turned) and {m.element_bytes for m in program.kernels[-1].maps} == {4}
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, HOPPER.cpu)
 
 
 def test_products_of_float8_with_scales():

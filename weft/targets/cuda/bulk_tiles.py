@@ -53,7 +53,7 @@ def match(unit: Unit) -> Sketch | None:
 
 
 class BulkTiles(GroupTiles):
-    """Products of 16-bit and 8-bit floats by wgmma and the copy engine."""
+    """Products of floats by wgmma and the copy engine; of float32 as tf32."""
 
     name, knobs = "warpgroups and copy engine", KNOBS
 
@@ -61,15 +61,18 @@ class BulkTiles(GroupTiles):
         super().__init__(product, kind)
         axes, ways = product.axes, []
         for operand, own, along in ((axes.x_operand, axes.x, self.turned), (axes.y_operand, axes.y, product.k_last[1])):
-            load = plain_load(operand)
-            constant = load is not None and load.buffer in product.unit.constants
-            ways.append(_Operand(product, operand, own, bool(along), constant))
+            load, lies = plain_load(operand), product.k_last[operand is axes.y_operand]
+            # A constant is packed in the order in which it is fetched, what no instruction turns is copied so.
+            copied = load is not None and not (kind.transposes or lies)
+            packed = copied or (load is not None and load.buffer in product.unit.constants)
+            ways.append(_Operand(product, operand, own, bool(along or copied), packed))
         self.operands = ways
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
-        known = self.kind.bytes < 4 and self.kind.wide == "float32"
-        return known and super().takes() and all(one.is_tensor for one in self.operands)
+        axes = self.given.axes
+        known = self.kind.wide == "float32" and super().takes() and all(one.is_tensor for one in self.operands)
+        return known and (self.kind.bytes < 4 or None not in map(plain_load, (axes.x_operand, axes.y_operand)))
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
@@ -185,7 +188,7 @@ class BulkTiles(GroupTiles):
 class _Operand:
     """How an operand lies, as far as the copy engine is concerned."""
 
-    def __init__(self, product: Product, operand: Expr, own: Sequence[Axis], along_k: bool, constant: bool) -> None:
+    def __init__(self, product: Product, operand: Expr, own: Sequence[Axis], along_k: bool, packed: bool) -> None:
         load, self.sizes, self.along_k = _read(operand), [extent(axis) for axis in own], along_k
         self.is_apart = self.is_whole = False
         """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one; `is_whole`: need not."""
@@ -193,7 +196,7 @@ class _Operand:
         self.is_tensor, self.is_odd, self.is_wrong, self.may_copy, row = False, False, False, False, 0
         if load is None or (len(k) > 1 and extent(k[-1]) * load.dtype.bytes % LINE):
             return
-        if constant:  # packed in the order in which it is fetched
+        if packed:
             row, self.is_tensor = extent(k[-1]) if along_k else product.axes.size("x"), True
         else:
             row = int_value(load.buffer.shape[-1]) or 0
@@ -207,7 +210,7 @@ class _Operand:
         )
         self.is_odd, self.is_wrong = (row * load.dtype.bytes % many != 0 for many in (LINE, CHUNK))
         self.row_cost = fit.BULK_ODD_ROWS[row * load.dtype.bytes % fit.SECTOR != 0] if self.is_odd else 1.0
-        self.may_copy = plain_load(operand) is not None and not constant
+        self.may_copy = plain_load(operand) is not None and not packed
         self.is_tensor = self.is_tensor and row > 0 and (self.may_copy or not self.is_wrong)
 
     def _lies(self, load: Load, own: Sequence[Axis], k: Sequence[Axis], along_k: bool) -> bool:

@@ -133,7 +133,8 @@ def _dot(kind: Kind) -> Emitter:
     return emit
 
 
-def _zero(c: Context, call: Call) -> str:
+def zero_tile(c: Context, call: Call) -> str:
+    """Sums of a tile that begin."""
     c.helper(
         "weft_mma_zero",
         "template <typename T> DEVICE void weft_mma_zero(T *sum) {\n  #pragma unroll\n"
@@ -162,7 +163,7 @@ def _store(c: Context, call: Call) -> str:
 
 
 EMITTERS: Mapping[str, Emitter] = {
-    "mma_zero": _zero,
+    "mma_zero": zero_tile,
     "mma_store": _store,
     **{f"mma_load_{form}": _load(form) for form in LOADS},
     **{f"mma_dot_{kind.name}": _dot(kind) for kind in KINDS.values()},

@@ -100,6 +100,13 @@ times longer another group makes it."""
 ATTENTION_START = 1900
 """Cycles of the launch, and of the first block."""
 
+# Products of few rows with constants of bfloat16 (`streamed.py`): 1,216 points of the five products of a decoder of a
+# billion weights, 1 and 8 rows; nothing was held out.
+STREAM_BLOCKS = ((32, 8, 2), (32, 16, 1), (16, 8, 3), (16, 16, 1))
+"""Columns and warps of a block, and how many of these a multiprocessor holds; of equals the first."""
+STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
+"""Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
+
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16
 """Tiles of tensor cores are wasted on products that are narrower."""
@@ -109,3 +116,6 @@ WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
 """Blocks of a multiprocessor that split-K may make; steps of k that each share of a block's warps has at least."""
 TURNED = 4
 """Elements that a thread loads at a time to turn an operand."""
+TURNED_BY = (8, 4)
+"""Threads of a warp along the rows that are written, and along those that are read: the best of four for 1024³, 2048³
+and 4096³ of tf32, and for three other sizes."""

@@ -16,7 +16,9 @@ FORMS = (
     "cuda:0                                   a certain NVIDIA GPU of this machine",
     "cuda:sm_80                               an NVIDIA architecture, to compile for: sm_75 or later",
 )
-TILES = {name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024))}
+TILES = {
+    name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024), ("mma.w", 1024))
+}
 """Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
 TILES["wgmma.c"] = Scope("wgmma.c", 64, 2048, threads=128)
 TILES["wgmma.row"] = Scope("wgmma.row", 64, 256, threads=32)

@@ -523,8 +523,15 @@ def _turn_in_registers(s: Schedule, copy: Stage, outputs: list[str], target: Tar
     last_outer, last_in = copy.split(last, factor=many)
     other_outer, other_in = copy.split(other, factor=fit.TURNED)
     around = [loop for loop in loops if loop not in (last, other)]
-    copy.reorder(*around, last_outer, other_outer, other_in, last_in)
-    nest.bind_loop(copy, nest.fuse_all(copy, [*around, last_outer, other_outer]), target)
+    # Neighbouring threads read whole lines of rows, and write whole sectors of columns.
+    many, several = (
+        math.gcd(nest.extent_of(copy, loop), n) for loop, n in zip((last_outer, other_outer), fit.TURNED_BY)
+    )
+    last_outer, near_last = copy.split(last_outer, factor=many)
+    other_outer, near_other = copy.split(other_outer, factor=several)
+    blocks = [*around, last_outer, other_outer, near_last, near_other]
+    copy.reorder(*blocks, other_in, last_in)
+    nest.bind_loop(copy, nest.fuse_all(copy, blocks), target)
     tile.compute_at(copy, copy.loops[1])
     nest.mark(copy, {other_in: "unroll", last_in: "vectorize"})
     nest.load_tile(tile)

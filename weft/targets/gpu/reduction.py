@@ -29,7 +29,7 @@ from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of
 from weft.schedule.schedule import Stage
-from weft.targets.base import Target, ThreadFacts
+from weft.targets.base import Target
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
 
@@ -66,7 +66,7 @@ def is_contiguous(facts: Facts) -> bool:
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
     """A reduction and the block that stores its results: itself, or the only reader of them."""
 
     unit: Unit
@@ -74,6 +74,7 @@ class _Found:
 
     @property
     def is_alone(self) -> bool:
+        """Whether the reduction stores its results itself."""
         return self.facts is self.unit.facts
 
     def attach(self, bind: Callable[[Stage, Var], Var], scope: str) -> Stage:
@@ -113,17 +114,17 @@ class _Found:
         return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, lanes=lanes, parts=parts, **some)
 
 
-def _shared(unit: Unit) -> _Found | None:
+def _shared(unit: Unit) -> Found | None:
     """The reduction that threads may share: a block that reduces, or the one long reduction that it reads."""
     facts = unit.facts
     if facts.is_ordered:
         return None
     if facts.is_reduction:
-        return _Found(unit, facts) if nest.reduce_loops(unit.schedule[facts.block.name]) else None
+        return Found(unit, facts) if nest.reduce_loops(unit.schedule[facts.block.name]) else None
     makers = makers_of(unit)
     if len(makers) != 1 or not _is_worth_sharing(makers[0], unit.target) or row_parts(makers[0], unit.target) > 1:
         return None
-    return _Found(unit, makers[0])
+    return Found(unit, makers[0])
 
 
 def makers_of(unit: Unit) -> list[Facts]:
@@ -257,7 +258,7 @@ def match_columns(unit: Unit) -> Sketch | None:
     return found.sketch("column reduction", rule, lambda point: _apply_columns(found, point), is_scattered)
 
 
-def _apply_columns(found: _Found, point: Point) -> None:
+def _apply_columns(found: Found, point: Point) -> None:
     """Columns are neighbouring threads of a block, or vectors of these."""
     target, lanes = found.unit.target, point["lanes"]
     is_shared = lanes > 1 or point["rows"] > 1
@@ -286,7 +287,7 @@ def _apply_columns(found: _Found, point: Point) -> None:
         _compute_in_block(found, facts, point)
 
 
-def _share_rows(found: _Found, point: Point, ahead: list[list[str | int]]) -> None:
+def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> None:
     """Columns of several rows: a thread loads a vector of weights once and adds it up for all rows.
 
     Its sums lie in shared memory, those of neighbouring threads beside each other, and all threads add these up.
@@ -304,7 +305,7 @@ def _share_rows(found: _Found, point: Point, ahead: list[list[str | int]]) -> No
     final.bind(block, "blockIdx.x")
     final.annotate("fetched_ahead", ahead, block)
     nest.attach(made, final, block, "shared")
-    _spread(final, nest.fuse_all(final, [*rows, inside]), share, threads)
+    spread(final, nest.fuse_all(final, [*rows, inside]), share, threads)
     (loop,), own = nest.reduce_loops(made), nest.spatial_loops(made)
     made.reorder(loop, *own)  # outermost, so that the parts and their sum do not meet inside the loops that both bind
     _, part = made.split(loop, factor=share)
@@ -321,19 +322,19 @@ def _share_rows(found: _Found, point: Point, ahead: list[list[str | int]]) -> No
     written = max(1, model.WRITTEN_PRODUCTS // (_products(found.facts) * rows_of * lanes))
     _accumulate(sums, min(model.LOADED_VALUES // lanes, written))
     total = s.cache_write(made.block.writes[0].buffer, "local")
-    total.compute_at(made, _spread(made, nest.fuse_all(made, nest.spatial_loops(made)), share, threads))
+    total.compute_at(made, spread(made, nest.fuse_all(made, nest.spatial_loops(made)), share, threads))
     unroll_some(total, nest.reduce_loops(total)[0])
     found.unit.done.add(made.name)
 
 
-def _spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
+def spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
     """A loop divided among all threads of a block; gives the innermost that is left around what a thread does."""
     outer, row, column = stage.split(loop, factors=[None, rows, columns])
     nest.arrange(stage, {row: "threadIdx.y", column: "threadIdx.x", outer: "unroll"})
     return outer
 
 
-def _compute_in_block(found: _Found, facts: Facts, point: Point) -> None:
+def _compute_in_block(found: Found, facts: Facts, point: Point) -> None:
     """A stage before a product, shared by all threads of each block, its result in their memory."""
     s, final = found.unit.schedule, found.unit.schedule[found.unit.facts.block.name]
     stage = s[facts.block.name]
@@ -350,7 +351,7 @@ def _compute_in_block(found: _Found, facts: Facts, point: Point) -> None:
     found.unit.done.add(stage.name)
 
 
-def _pack_columns(found: _Found, width: int) -> list[list[str | int]]:
+def _pack_columns(found: Found, width: int) -> list[list[str | int]]:
     """Constants whose rows lie along the columns of a block, stored block by block: what a block reads lies together.
 
     Gives the buffers, how many elements of each are a block's, and for how many it asks before it waits for others.
@@ -513,7 +514,9 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     threads = min(model.SHARE_THREADS, machine.block_threads)
     if is_packable(facts, constants, lanes):
         columns = extent(last)
-        across = max(powers(across), key=lambda n: (min(_evenly(columns // (n * lanes), machine), model.EVEN), n))
+        across = max(
+            powers(across), key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
+        )
         threads = threads if facts.points == columns else min(model.FEW_ROWS_THREADS, threads)
     else:
         while across > least and facts.points // (across * lanes) < machine.multiprocessors * model.FILLED:
@@ -528,9 +531,9 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     return {"threads": across, "rows": share, "lanes": lanes} if share >= model.LEAST_SHARE else None
 
 
-def _evenly(blocks: int, machine: ThreadFacts) -> float:
-    """The part of the multiprocessors that so many blocks keep busy."""
-    return blocks / (machine.multiprocessors * max(1, -(-blocks // machine.multiprocessors)))
+def evenly(blocks: int, places: int) -> float:
+    """The part of the places for blocks that so many keep busy."""
+    return blocks / (places * max(1, -(-blocks // places)))
 
 
 def share_columns(stage: Stage, lanes: int, share: int) -> None:
