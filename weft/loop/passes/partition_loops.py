@@ -41,6 +41,7 @@ from weft.expr.nodes import (
     logical_and,
     maximum,
     minimum,
+    select,
     sub,
 )
 from weft.expr.simplify import simplify
@@ -51,6 +52,7 @@ from weft.loop.passes.support import (
     Copier,
     Linear,
     Names,
+    adds_nothing,
     conjuncts,
     in_loop,
     is_barrier,
@@ -160,6 +162,14 @@ class _Replacer(Mutator):
         done = rebuild_stmt(s, self.stmt, self.expr)
         assert isinstance(done, For)
         return Seq(()) if is_empty(done.body) else done
+
+    def visit_Select(self, e: Select) -> Expr:
+        return select(self.expr(e.condition), self.expr(e.then), self.expr(e.otherwise))
+
+    def visit_Store(self, s: Store) -> Stmt:
+        done = rebuild_stmt(s, self.stmt, self.expr)
+        assert isinstance(done, Store)
+        return Seq(()) if done is not s and adds_nothing(done) else done
 
     def visit_If(self, s: If) -> Stmt:
         otherwise = None if s.otherwise is None else self.stmt(s.otherwise)

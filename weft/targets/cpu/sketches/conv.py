@@ -27,7 +27,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, Load, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
-from weft.plan.contraction import is_sum_of_products, load_bytes, taps_along, uses
+from weft.plan.contraction import counted, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
 from weft.schedule.facts import Facts, extent, facts_of
@@ -53,6 +53,8 @@ class Shape:
     depthwise: bool
     together: int
     """Blocks side by side that read the same image: all, or those of a group of channels."""
+    phase: Axis | None = None
+    """What lies between neighbours along `place` in the result, and is a part of the tile: none of `others`."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -74,7 +76,7 @@ def match(unit: Unit) -> Sketch | None:
     if shape.depthwise:  # every tap is unrolled
         most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
         places = min(places, most)
-    size = Size(blocks, rows, places, registers, around)
+    size = Size(blocks, rows, places, registers, around, 1 if shape.phase is None else extent(shape.phase))
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
@@ -92,7 +94,7 @@ def match(unit: Unit) -> Sketch | None:
     again = math.prod(extent(axis) for axis in shape.others)
     if shape.depthwise and shape.block is not None:
         again *= extent(shape.block)
-    time = float(seconds(several * again * unit.facts.depth, unit.target))
+    time = float(seconds(several * again * counted(unit.facts) * unit.facts.depth, unit.target))
     walked = _walk(unit, shape)
     if around:  # other families do not cost the tiles at the ends of other sizes: what is best here is as the typical
         time *= replace(size, around=()).least(walked) / size.least(walked)
@@ -178,10 +180,12 @@ class Size:
     registers: int
     around: tuple[int, ...] = ()
     """How many pixels a row may have where that is open: its last tile is computed as a whole."""
+    phases: int = 1
+    """Sums of a tile for each of its pixels and channels."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows only where a tile has all pixels of each."""
-        vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
+        vectors, high, wide = columns["vectors"] * self.phases, columns["rows"], columns["places"]
         fits = vectors * high * wide + vectors + 1 <= self.registers
         return fits & ((high == 1) | (wide >= max((self.pixels, *self.around))))
 
@@ -191,7 +195,7 @@ class Size:
         total: Any = 0.0
         for v, count in ((vectors, self.blocks // vectors), (self.blocks % vectors, self.blocks % vectors > 0)):
             for w, across in self.across(wide):
-                total = total + count * across * walk.cycles(v, high, w)
+                total = total + count * across * walk.cycles(v * self.phases, high, w)
         ends = 0.0 if self.around else (self.pixels % wide != 0) * 1.0
         uneven = ends + (self.blocks % vectors != 0) + (self.rows % high != 0)
         # Weights that stream through are never waited for.
@@ -241,7 +245,9 @@ def _shape(unit: Unit) -> Shape | None:
     block = blocks[0] if blocks else None
     row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
-    return Shape(lane, block, place, row, others, weight, image, depthwise, together)
+    phase = None if depthwise else nest.phase_between(unit, place, others)
+    others = tuple(axis for axis in others if axis is not phase)
+    return Shape(lane, block, place, row, others, weight, image, depthwise, together, phase)
 
 
 def _together(image: Load, block: Axis) -> int:
@@ -260,7 +266,7 @@ def _together(image: Load, block: Axis) -> int:
 def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
-    packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others)
+    packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others, shape.phase)
     if _is_copied(unit, shape, point):
         s.cache_read(shape.image.buffer.name, "global", [name])
     sums, final, loops = nest.tile_and_final(unit)
@@ -336,8 +342,9 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         outer, inner = final.split(loops[shape.place.var], factor=point["places"])
         # Where the result is stored plainly, neighbours of a row follow one another, so that rows can be stored.
         rows_last = facts_of(final.block).store_step(axis_of[loops[shape.place.var]]) == 1
-        places, tile = [outer], [*tile[:-1], inner, tile[-1]] if rows_last else [inner, *tile]
-        final.unroll(inner)
+        phases = [] if shape.phase is None else [loops[shape.phase.var]]
+        places, tile = [outer], [*tile[:-1], inner, *phases, tile[-1]] if rows_last or phases else [inner, *tile]
+        nest.unroll(final, [inner, *phases])
     rows: list[Var] = []
     if shape.row is not None:
         rows = [loops[shape.row.var]]
@@ -418,9 +425,14 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
     """The loops of the reduction around the tile; gives the innermost that is not unrolled."""
     facts = unit.facts
     loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
-    tile = [loops[axis.var] for axis in (shape.row, shape.place, shape.block, shape.lane) if axis is not None]
+    parts = (shape.row, shape.place, shape.phase, shape.block, shape.lane)
+    tile = [loops[axis.var] for axis in parts if axis is not None]
     rest = [loop for loop in sums.axis if loop not in tile]
     reduce = list(sums.reduce_axis)
+    some = nest.taps_of(facts, shape.phase)
+    for axis, loop in zip(facts.reduce[:-1], reduce):
+        if axis.var in some:  # so that the products that do not count are plain to see
+            sums.unroll(loop)
     last = extent(facts.reduce[-1])
     sums.reorder(*rest, *reduce, *tile)
     if shape.depthwise:
@@ -447,14 +459,20 @@ def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:
     return abs(along) < places * abs(across)
 
 
-def pack_weight(unit: Unit, load: Load, channel: Axis, width: int, outer: Sequence[Axis]) -> str:
-    """The weights in the order in which a kernel reads them, `width` channels side by side; gives their name."""
+def pack_weight(
+    unit: Unit, load: Load, channel: Axis, width: int, outer: Sequence[Axis], phase: Axis | None = None
+) -> str:
+    """The weights in the order in which a kernel reads them, `width` channels side by side; gives their name.
+
+    Those of a `phase` that is a part of the tile stand beside each other for each step of the reduction.
+    """
     facts = unit.facts
     copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     names = [f"d{i}" for i in range(len(load.indices))]
     (lane,) = [n for n, index in zip(names, load.indices) if uses_any(index, {channel.var})]
     parts = _parts(facts, load, names)
-    order = [parts[axis.var] for axis in (*outer, *facts.reduce) if axis.var in parts]
+    axes = (*outer, *facts.reduce, *([] if phase is None else [phase]))
+    order = [parts[axis.var] for axis in axes if axis.var in parts]
     fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
     outputs = [f"{lane} // {width}", *fixed, *order, f"{lane} % {width}"]
     buffer = copy.block.writes[0].buffer.name
