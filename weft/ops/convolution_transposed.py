@@ -229,7 +229,8 @@ def _is_finite(weight: Array | None) -> bool:
 
 def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases]) -> te.Tensor:
     def body(n: Expr, co: Expr, *at: Expr) -> Expr:
-        return phases[(n, co, *[o % s.phases for o, s in zip(at, splits)], *[o // s.phases for o, s in zip(at, splits)])]
+        pairs = list(zip(at, splits))
+        return phases[(n, co, *[o % s.phases for o, s in pairs], *[o // s.phases for o, s in pairs])]
 
     return te.stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
 

@@ -2,8 +2,8 @@
 
     out[o] = f(sums[o % 2, o // 2])      ->      out[2*q + r] = f(sums[r, q])      for q, r
 
-The block that interleaves walks over the same points as the sums then, and is their epilogue: they are stored where they
-belong, and there is no copy.
+The block that interleaves walks over the same points as the sums then, and is their epilogue: they are stored where
+they belong, and there is no copy.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
 from weft.targets.cpu.sketches import nest
 
@@ -82,14 +83,16 @@ def match(unit: Unit) -> Sketch | None:
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(most, registers) + 1)),
-        "unroll": (1,) if shape.depthwise else tuple(n for n in (2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
+        "unroll": (1,) if shape.depthwise else tuple(n for n in (1, 2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
     }
     # Where an image is read once, none of it has to stay; what passes by is not fetched ahead.
     by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
     fetch = not by_rows and weight > unit.target.cache_bytes[0]
-    rule = {"unroll": min(4, last), "by_rows": int(by_rows), "fetch": int(fetch)}
+    # Steps that read neighbours share an address; others would each need one, and registers that hold sums.
+    near = unit.facts.step(shape.image, unit.facts.reduce[-1].var) in (-1, 0, 1)
+    rule = {"unroll": min(4, last) if near else 1, "by_rows": int(by_rows), "fetch": int(fetch)}
     rule = {knob: number if number in knobs[knob] else knobs[knob][0] for knob, number in rule.items()}
     again = math.prod(extent(axis) for axis in shape.others)
     if shape.depthwise and shape.block is not None:
@@ -441,13 +444,28 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
                 sums.unroll(loop)
     elif _overlaps(facts, shape, point["places"]):
         sums.pragma(reduce[-1], "rolled")
-    elif last > point["unroll"]:
+    elif last > point["unroll"] > 1:
         reduce[-1], inner = sums.split(reduce[-1], factor=point["unroll"])
         sums.unroll(inner)
-    elif last > 1:
+    elif 1 < last <= point["unroll"]:
         sums.unroll(reduce.pop())
     nest.write_out(sums, *tile)
+    _fetch_channels(unit, sums, shape, point, reduce)
     return reduce[-1] if reduce else None
+
+
+def _fetch_channels(unit: Unit, sums: Stage, shape: Shape, point: Point, loops: Sequence[Var]) -> None:
+    """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them."""
+    facts, core, size = unit.facts, core_of(unit.target), shape.image.buffer.dtype.bytes
+    apart = 0 if shape.place is None else abs(facts.step(shape.image, shape.place.var) or 0)
+    pitch = [abs(facts.step(shape.image, axis.var) or 0) for axis in facts.reduce]
+    at = pitch.index(max(pitch))
+    plain = 0 < apart * size < LINE_BYTES <= max(pitch) * size
+    if not core.ahead or shape.depthwise or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
+        return
+    steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
+    tile = point["vectors"] * point["rows"] * point["places"] * (1 if shape.phase is None else extent(shape.phase))
+    sums.prefetch(shape.image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
 def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:

@@ -209,7 +209,10 @@ def _shape(unit: Unit) -> Shape | None:
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
     along = [axis for axis in facts.spatial if uses(weight, axis)]
-    groups = {axis: size for axis in along if (size := group_of(image, axis)) is not None}
+    taps = {axis.var for axis in facts.reduce}
+    phases = [index for index in weight.indices if uses_any(index, taps)]
+    columns = [axis for axis in along if not any(uses_any(index, {axis.var}) for index in phases)]
+    groups = {axis: size for axis in columns if (size := group_of(image, axis)) is not None}
     if step is None or not 1 <= step <= model.LARGEST_STEP_OF_ROWS or len(groups) != 1:
         return None
     ((channel, group),) = groups.items()
