@@ -289,8 +289,10 @@ class _Partitioner(Mutator):
         last = simplify(maximum(first, last) if upper else last, self.ranges)
         constant = int_value(first) is not None and int_value(last) is not None and int_value(loop.extent) is not None
         waits = any(is_barrier(s) for s in walk_stmts(loop.body))
-        if not constant and (waits or loop.kind in ("vectorized", "unrolled")):
-            return None  # a vector has constant lanes, and threads that wait for each other iterate together
+        if not constant and (waits or loop.kind in ("vectorized", "unrolled") or int_value(loop.extent) == 1):
+            return (
+                None  # a vector has constant lanes, threads that wait for each other go on together, one step is whole
+            )
         known: dict[Expr, Expr] = {each.test.node: TRUE for each in (*lower, *upper)}
         before = self._outside(loop, index_expr(0), first, lower, first) if lower else Seq(())
         after = self._outside(loop, last, sub(loop.extent, last), upper, last) if upper else Seq(())

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import FloorDiv, Load, Var, int_value
+from weft.expr.nodes import FloorDiv, Load, Var, int_value, is_true
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.plan.contraction import counted, is_sum_of_products, load_bytes, taps_along, uses
@@ -90,8 +90,9 @@ def match(unit: Unit) -> Sketch | None:
     # Where an image is read once, none of it has to stay; what passes by is not fetched ahead.
     by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
     fetch = not by_rows and weight > unit.target.cache_bytes[0]
-    # Steps that read neighbours share an address; others would each need one, and registers that hold sums.
-    near = unit.facts.step(shape.image, unit.facts.reduce[-1].var) in (-1, 0, 1)
+    # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
+    taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
+    near = unit.facts.reduce[-1] in taps or unit.facts.step(shape.image, unit.facts.reduce[-1].var) in (-1, 0, 1)
     rule = {"unroll": min(4, last) if near else 1, "by_rows": int(by_rows), "fetch": int(fetch)}
     rule = {knob: number if number in knobs[knob] else knobs[knob][0] for knob, number in rule.items()}
     again = math.prod(extent(axis) for axis in shape.others)
@@ -374,7 +375,8 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         together = [*apart, *parts] if parts else around
         if parts and not again and not _is_even(unit, shape, point):
             together = [*apart, *parts, *blocks]
-        if not parts and _has_ends(shape, point) and _tiles_of_channels(shape, point) >= unit.target.cores:
+        ends = _has_ends(shape, point) or not is_true(final.block.predicate)
+        if not parts and ends and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
         around = _parallel(final, around, together)
     return [*around, *places]

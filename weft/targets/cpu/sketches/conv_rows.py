@@ -81,7 +81,8 @@ def match(unit: Unit) -> Sketch | None:
     core, apart = core_of(unit.target), unit.facts.step(shape.weight, shape.channel.var)
     clash = shape.weight.buffer not in unit.constants and core.clashes((apart or 0) * shape.weight.buffer.dtype.bytes)
     phases = 1 if shape.phase is None else extent(shape.phase)
-    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash, phases)
+    apart = min(phases, 2) if shape.phase is not None and uses(shape.image, shape.phase) else 1
+    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash, phases, apart)
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / model.bytes_a_cycle(moved, unit.target)
@@ -147,6 +148,8 @@ class Size:
     """Whether the channels' weights are loaded one after the other."""
     phases: int = 1
     """Sums of a tile for each of its pixels and channels."""
+    apart: int = 1
+    """How many of these read an image of their own: phases from whose first pixels others are read."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
@@ -154,7 +157,7 @@ class Size:
         channels = channels * self.phases
         sums, read = channels * rows * vectors, rows * vectors
         # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
-        shared = (sums + self.taps.apart * read + channels + 1 <= self.registers) & (
+        shared = (sums + self.taps.apart * self.apart * read + channels + 1 <= self.registers) & (
             sums * self.taps.count <= model.MOST_UNROLLED_ROWS
         )
         plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
@@ -178,7 +181,7 @@ class Size:
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
         seen = np.asarray([0, *(self.taps.read(n) for n in range(1, model.MOST_ROWS_OF_TILE + 1))])[rows]
-        loads = model.IMAGE_LOADS / self.core.loads * np.where(down == 1, vectors * seen, count * read)
+        loads = self.apart * model.IMAGE_LOADS / self.core.loads * np.where(down == 1, vectors * seen, count * read)
         loads = loads + count * channels / (1.0 if self.clash else self.core.loads)
         issued = np.maximum(count * sums / self.core.multiply_adds, loads)
         around = (model.TILE_CYCLES + 2 * sums) * count / self.depth
@@ -239,7 +242,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
     copy = _neighbours(unit, shape)
-    if point["channels"] > 1 and shape.weight.buffer in unit.constants:
+    if (point["channels"] > 1 or shape.phase is not None) and shape.weight.buffer in unit.constants:
         pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others, shape.phase)
     sums, final, loops = nest.tile_and_final(unit)
     masks = has_masks(unit.target.features, shape.image.buffer.dtype.bits)
