@@ -375,7 +375,8 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         together = [*apart, *parts] if parts else around
         if parts and not again and not _is_even(unit, shape, point):
             together = [*apart, *parts, *blocks]
-        ends = _has_ends(shape, point) or not is_true(final.block.predicate)
+        phased = shape.phase is not None or any(uses(shape.weight, axis) for axis in shape.others)
+        ends = _has_ends(shape, point) or (phased and not is_true(final.block.predicate))
         if not parts and ends and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
         around = _parallel(final, around, together)
