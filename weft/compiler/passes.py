@@ -118,7 +118,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(offload, lambda c, g: c.may.offload and (c.may.offload, c.target), True),
     Pass(signed_data, lambda c, g: c.may.signed and c.may.signed(c.target) and (), True),
     Pass(plain_products, lambda c, g: (c.target.narrow_products, c.waits), True),
-    Pass(fill_kernels, lambda c, g: (), True),
+    Pass(fill_kernels, lambda c, g: (c.may.skips_taps,), True),
     Pass(turn_products, lambda c, g: (), True),
     Pass(fold_strides, lambda c, g: c.last and (c.last,)),
     Pass(fill_rows, lambda c, g: (together := c.together()) and (together,), True),

@@ -1,13 +1,14 @@
 """ConvTranspose: each input element spreads over the output; with strides, the output is computed phase by phase.
 
-Along a dimension with stride s and no dilation, output position o (counted with its padding) takes part only in kernel
-positions r + s*j with r = o % s, and reads input o//s - j. So the result is first computed as
+Along a dimension with stride s, no dilation and b positions cut off in front, output position o takes part only in
+kernel positions k + s*j with k = (o + b) % s, and reads input (o + b) // s - j. So the result is first computed as
 
-    phases[n, co, r…, q…] = sum over ci, j… of x[n, ci, q - j] * w[ci, co, r + s*j]
+    phases[n, co, r…, q…] = sum over j…, ci of x[n, ci, q + (r + b) // s - j] * w[ci, co, (r + b) % s + s*j]
 
 and then interleaved: out[o] = phases[o % s, o // s]. Where a kernel does not fill its phases the missing steps count
 as 0 whatever the input holds (a NaN or an infinity times a weight of 0 would be NaN), and beside the input nothing is
-added unless the weights are known to be finite: 0 times them is nothing then.
+added unless the weights are known to be finite: 0 times them is nothing then. A kernel that a pass `filled` has zeros
+behind it: those steps do not count either, so that a schedule may pass over them.
 """
 
 from __future__ import annotations
@@ -130,10 +131,8 @@ def _spread_arrays(x: Array, w: Array, spread: Spread, group: int) -> Array:
 
 
 class _Phases:
-    """How one dimension is split: `phases` residues with `count` positions each, `taps` kernel steps for a position.
-
-    The outputs of residue r begin at position `start(r)`: the first that is not cut off.
-    """
+    """How one dimension is split: `phases` remainders of a position with `count` positions each, `taps` kernel steps
+    for a position."""
 
     __slots__ = ("phases", "before", "count", "taps", "reach")
 
@@ -147,13 +146,17 @@ class _Phases:
         self.before = before
         self.count = -(-out // self.phases)
 
-    def start(self, residue: Any) -> Any:
-        """The first position of a residue, a number or an expression."""
-        return (self.before + self.phases - 1 - residue) // self.phases
+    def first(self, phase: Any) -> Any:
+        """The first kernel step of a phase, a number or an expression."""
+        return (phase + self.before) % self.phases
+
+    def start(self, phase: Any) -> Any:
+        """The input position that the first step of a phase's first position reads."""
+        return (phase + self.before) // self.phases
 
     def padding(self, size: int) -> tuple[int, int]:
         """What the input needs before and behind it, so that every read of a phase stays inside."""
-        first, last = self.start(self.phases - 1), self.start(0) + self.count - 1
+        first, last = self.start(0), self.start(self.phases - 1) + self.count - 1
         return max((self.taps - 1) * self.reach - first, 0), max(last + 1 - size, 0)
 
 
@@ -168,7 +171,7 @@ def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor | None = No
     else:
         sizes = c.shape(0)[2:]
         splits = [_Phases(window, axis, out, b, n) for axis, (out, b, n) in enumerate(zip(outs, before, sizes))]
-        made = _interleave(c, _phased(c, x, w, window, splits), splits, before)
+        made = _interleave(c, _phased(c, x, w, window, splits), splits)
     return finish(c, made, bias)
 
 
@@ -191,6 +194,7 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
     kernel = pad_tensor(w, weight, whole, lambda: 0, "padded_weight")
     axis, source = _channel(c)
     taps = [te.reduce_axis(split.taps, f"k{i}") for i, split in enumerate(splits)]
+    filled = [int(more) for more in c.get("filled") or [0] * rank]
 
     def body(n: Expr, co: Expr, *at: Expr) -> Any:
         channel = source(co)
@@ -199,7 +203,7 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
             q + s.start(r) - j.var * s.reach + before
             for q, r, j, s, (before, _) in zip(positions, residues, taps, splits, pads)
         ]
-        step = [r + j.var * s.phases for r, j, s in zip(residues, taps, splits)]
+        step = [s.first(r) + j.var * s.phases for r, j, s in zip(residues, taps, splits)]
         column = co if int(c.get("group", 1)) == 1 else co % per_group
         element = padded[(n, channel, *read)].astype(kind)
         inside = [k < size for k, size, split in zip(step, window.kernel, splits) if size % split.phases]
@@ -207,10 +211,12 @@ def _phased(c: Compute, x: te.Tensor, w: te.Tensor, window: Window, splits: Sequ
             for i, size, (before, after) in zip(read, sizes[2:], pads):
                 inside += [*([i >= before] if before else []), *([i < before + size] if after else [])]
         weight_element = kernel[(channel, column, *step)].astype(kind)
-        axes = [*([axis] if axis is not None else []), *taps]
+        axes = [*taps, *([axis] if axis is not None else [])]
         if finite and inside:
             element = te.select(te.all(*inside), element, te.const(0, kind))
-        return te.sum(element * weight_element, axis=axes, where=None if finite or not inside else te.all(*inside))
+        counts = [] if finite else inside
+        counts += [k < size - more for k, size, more in zip(step, window.kernel, filled) if more]
+        return te.sum(element * weight_element, axis=axes, where=te.all(*counts) if counts else None)
 
     shape = (sizes[0], c.out_shape()[1], *[s.phases for s in splits], *[s.count for s in splits])
     return te.stage(shape, lambda n, co, *at: body(n, co, *at), name="phases")
@@ -221,12 +227,10 @@ def _is_finite(weight: Array | None) -> bool:
     return weight is not None and bool(np.isfinite(weight.astype(np.float32)).all())
 
 
-def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases], before: Ints) -> te.Tensor:
+def _interleave(c: Compute, phases: te.Tensor, splits: Sequence[_Phases]) -> te.Tensor:
     def body(n: Expr, co: Expr, *at: Expr) -> Expr:
-        there = [o + b for o, b in zip(at, before)]
-        residues = [o % s.phases for o, s in zip(there, splits)]
-        positions = [o // s.phases - s.start(r) for o, r, s in zip(there, residues, splits)]
-        return phases[(n, co, *residues, *positions)]
+        pairs = list(zip(at, splits))
+        return phases[(n, co, *[o % s.phases for o, s in pairs], *[o // s.phases for o, s in pairs])]
 
     return te.stage(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="interleaved")
 

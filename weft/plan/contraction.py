@@ -15,16 +15,19 @@ In: `Facts` of a block. Out: a `Contraction`, or None.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from weft.core import model
-from weft.expr.nodes import Add, Buffer, Cast, Const, Expr, FloorDiv, Load, Mul, Var, int_value, sub
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import Add, Buffer, Cast, Const, Expr, FloorDiv, Load, Mul, Select, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import uses_any, walk
+from weft.expr.visit import free_vars, uses_any, walk
 from weft.loop.ir import Axis
+from weft.loop.regions import conjuncts
 from weft.loop.tree import blocks_in
 from weft.schedule.facts import Facts, extent, facts_of, sole_reader
 from weft.schedule.schedule import Schedule
@@ -137,6 +140,26 @@ def is_sum_of_products(facts: Facts) -> bool:
         return False  # squares have one operand
     spread = {frozenset(axis.var for axis in facts.spatial if uses(load, axis)) for load in facts.loads}
     return len(spread) > 1
+
+
+def tests_of(facts: Facts) -> list[Expr]:
+    """The tests of a sum's own axes that choose which products count: loops are cut so that others are passed over."""
+    store = facts.store
+    term = store.value.b if store is not None and type(store.value) is Add else None
+    if type(term) is not Select or walk(term.condition, Load):
+        return []
+    return conjuncts(term.condition)
+
+
+def counted(facts: Facts) -> float:
+    """The part of a sum's products that its tests let count, each test by itself."""
+    share, sizes = 1.0, {axis.var: extent(axis) for axis in facts.block.axes}
+    for test in tests_of(facts):
+        axes = free_vars(test)
+        points = itertools.product(*(range(sizes.get(var, 1)) for var in axes))
+        holds = [bool(evaluate(test, dict(zip(axes, point)))) for point in points]
+        share *= sum(holds) / len(holds)
+    return share
 
 
 def contraction_of(facts: Facts) -> Contraction | None:

@@ -452,6 +452,8 @@ class Algorithms:
     """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
     split_windows: bool = False
     """Whether `split_windows` is worth its copies: a few kernels more cost little."""
+    skips_taps: bool = False
+    """Whether loops pass over the zeros that `fill_kernels` puts behind kernels of transposed convolutions."""
     caches: bool = False
     """Whether its driver knows `update_caches`."""
     loops_by_data: bool = False

@@ -32,6 +32,8 @@ def test_the_result_stays(image, kernel, attributes, filled):
     for one, other in zip(interpret_graph(made, [x]), interpret_graph(graph, [x])):
         np.testing.assert_array_equal(one, other)
     assert fill_kernels(made) is made
+    noted = fill_kernels(graph, skipped=True).nodes[0].attributes["filled"]
+    assert noted == [wide - taps for wide, taps in zip(filled, kernel)] and "filled" not in made.nodes[0].attributes
 
 
 @pytest.mark.parametrize("kernel,attributes", [

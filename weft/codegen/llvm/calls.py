@@ -311,10 +311,16 @@ def _turn(c: Context, e: Call) -> str:
 
 
 def _interleave(c: Context, e: Call) -> str:
-    """The lanes of several vectors in turn: x0 y0 x1 y1 …; pairs are joined first, then woven by one shuffle each."""
+    """The lanes of several vectors in turn: x0 y0 x1 y1 …; pairs are joined first, then woven by one shuffle each.
+
+    A mask of the result's lanes is none of theirs: they test for themselves (`loop/passes/interleave_stores.py`).
+    """
     count, lanes = len(e.args), e.args[0].dtype.lanes
     kind = types.llvm_type(e.dtype.scalar)
+    before = c.mask, c.any_lane, c.mask_source
+    c.mask = c.any_lane = c.mask_source = None
     values = [c.value(argument) for argument in e.args]
+    c.mask, c.any_lane, c.mask_source = before
     width = lanes
     while len(values) > 1 and len(values) % 2 == 0:
         order = ", ".join(f"i32 {i}" for i in range(2 * width))

@@ -3,7 +3,8 @@
     %y = ConvTranspose(%x, 3 × 3, strides 2, pads 1)   ->   %y = ConvTranspose(%x, 4 × 4, pads 1 in front, 2 behind)
 
 The result is computed phase by phase (ops/convolution_transposed.py), and every phase has as many taps. Filled here,
-once, the kernel stays a constant that a schedule can pack.
+once, the kernel stays a constant that a schedule can pack. Where a target passes over what is `filled`, that is noted:
+its programs test for it, and loops are cut by the test.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from weft.graph.ir import Graph, Node, TensorType
 from weft.graph.passes.support import Replacement, Scope, rewrite
 
 
-def fill_kernels(graph: Graph) -> Graph:
-    """The graph with such kernels filled; the same if there are none."""
-    return rewrite(graph, _fill)[0]
+def fill_kernels(graph: Graph, skipped: bool = False) -> Graph:
+    """The graph with such kernels filled, where zeros are `skipped` with a note; the same if there are none."""
+    return rewrite(graph, lambda node, scope: _fill(node, scope, skipped))[0]
 
 
-def _fill(node: Node, scope: Scope) -> Replacement:
+def _fill(node: Node, scope: Scope, skipped: bool) -> Replacement:
     if node.op != "ConvTranspose" or node.domain or str(node.attributes.get("auto_pad") or "NOTSET") != "NOTSET":
         return None
     weight, image = scope.constant(node.inputs[1]), node.inputs[0]
@@ -44,5 +45,7 @@ def _fill(node: Node, scope: Scope) -> Replacement:
         "kernel_shape": list(filled.shape[2:]),
         "pads": [*pads[:rank], *(p + n for p, n in zip(pads[rank:], more))],
     }
+    if skipped:
+        attributes["filled"] = more
     kernel = scope.new_constant(filled, f"{node.outputs[0].name}_kernel")
     return [node.replace(inputs=[image, kernel, *node.inputs[2:]], attributes=attributes)]

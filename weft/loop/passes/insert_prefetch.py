@@ -93,17 +93,22 @@ def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
             hidden.add(s.buffer)
     seen: set[Expr] = set()
     parts = (part for s in walk_stmts(loop.body) for part in child_exprs(s))
+    singles: dict[int, Stmt] = {}
     for e in (node for part in parts for node in walk_once(part, seen)):
         if not isinstance(e, Load) or e.buffer.name != name or e.buffer in hidden:
             continue
         place = e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0]
         if place.dtype.lanes == 1 and uses_any(place, {loop.var}) and _is_plain(place, hidden):
             target = substitute(place, first)
-            at = Address(e.buffer, (target,), "r")
             start = target if start is None else start
             offset = int_value(simplify(sub(target, start)))
             key = structural_key(target) if offset is None else offset * e.buffer.dtype.bytes // LINE
-            later.setdefault(key, Evaluate(Call("prefetch", (at,), INT32)))
+            fetch = Evaluate(Call("prefetch", (Address(e.buffer, (target,), "r"),), INT32))
+            later.setdefault(key, fetch)
+            if offset is not None and place is e.indices[0]:
+                singles[offset] = fetch
+    if singles:  # numbers one by one begin anywhere in a line: the last one may be in another
+        later["last"] = singles[max(singles)]
     return list(later.values())
 
 

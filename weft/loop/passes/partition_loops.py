@@ -41,6 +41,7 @@ from weft.expr.nodes import (
     logical_and,
     maximum,
     minimum,
+    select,
     sub,
 )
 from weft.expr.simplify import simplify
@@ -51,6 +52,7 @@ from weft.loop.passes.support import (
     Copier,
     Linear,
     Names,
+    adds_nothing,
     conjuncts,
     in_loop,
     is_barrier,
@@ -160,6 +162,14 @@ class _Replacer(Mutator):
         done = rebuild_stmt(s, self.stmt, self.expr)
         assert isinstance(done, For)
         return Seq(()) if is_empty(done.body) else done
+
+    def visit_Select(self, e: Select) -> Expr:
+        return select(self.expr(e.condition), self.expr(e.then), self.expr(e.otherwise))
+
+    def visit_Store(self, s: Store) -> Stmt:
+        done = rebuild_stmt(s, self.stmt, self.expr)
+        assert isinstance(done, Store)
+        return Seq(()) if done is not s and adds_nothing(done) else done
 
     def visit_If(self, s: If) -> Stmt:
         otherwise = None if s.otherwise is None else self.stmt(s.otherwise)
@@ -279,8 +289,10 @@ class _Partitioner(Mutator):
         last = simplify(maximum(first, last) if upper else last, self.ranges)
         constant = int_value(first) is not None and int_value(last) is not None and int_value(loop.extent) is not None
         waits = any(is_barrier(s) for s in walk_stmts(loop.body))
-        if not constant and (waits or loop.kind in ("vectorized", "unrolled")):
-            return None  # a vector has constant lanes, and threads that wait for each other iterate together
+        if not constant and (waits or loop.kind in ("vectorized", "unrolled") or int_value(loop.extent) == 1):
+            return (
+                None  # a vector has constant lanes, threads that wait for each other go on together, one step is whole
+            )
         known: dict[Expr, Expr] = {each.test.node: TRUE for each in (*lower, *upper)}
         before = self._outside(loop, index_expr(0), first, lower, first) if lower else Seq(())
         after = self._outside(loop, last, sub(loop.extent, last), upper, last) if upper else Seq(())

@@ -26,7 +26,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import assuming, in_loop, is_empty, known_of, make_if
+from weft.loop.passes.support import adds_nothing, assuming, in_loop, is_empty, known_of, make_if
 from weft.loop.visit import Mutator, substitute_stmt
 
 
@@ -111,7 +111,7 @@ class _Simplifier(Mutator):
         done = self.generic_stmt(s)
         assert isinstance(done, Store)
         if done.predicate is None:
-            return done
+            return Seq(()) if done is not s and adds_nothing(done) else done
         if is_false(done.predicate):
             return Seq(())
         return Store(done.buffer, done.indices, done.value) if is_true(done.predicate) else done

@@ -65,7 +65,7 @@ class JoinStores(Mutator):
 
 
 def _strided(s: Stmt) -> StridedStore | None:
-    if not isinstance(s, Store) or s.predicate is not None or len(s.indices) != 1:
+    if not isinstance(s, Store) or len(s.indices) != 1:
         return None
     index = s.indices[0]
     stride = int_value(index.stride) if isinstance(index, Ramp) else None
@@ -76,6 +76,7 @@ def _strided(s: Stmt) -> StridedStore | None:
 
 def _follows(found: StridedStore, first: StridedStore, offset: int) -> bool:
     same = found.store.buffer is first.store.buffer and found.stride == first.stride and found.lanes == first.lanes
+    same = same and (found.store.predicate is None) == (first.store.predicate is None)
     return same and int_value(simplify(sub(found.base, first.base))) == offset
 
 

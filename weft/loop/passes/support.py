@@ -19,6 +19,7 @@ from weft.expr.nodes import (
     Add,
     Address,
     And,
+    Broadcast,
     Buffer,
     Call,
     Const,
@@ -37,6 +38,7 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
+from weft.expr.structural import structural_equal
 from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
@@ -301,6 +303,16 @@ def statements(s: Stmt) -> tuple[Stmt, ...]:
 def is_empty(s: Stmt | None) -> bool:
     """Whether a statement does nothing."""
     return s is None or (isinstance(s, Seq) and not s.stmts)
+
+
+def adds_nothing(s: Store) -> bool:
+    """Whether a store adds the number 0 to what is there: sums begin with 0, so that none is -0.0."""
+    if type(s.value) is not Add or s.predicate is not None:
+        return False
+    a, b = s.value.a, s.value.b.value if type(s.value.b) is Broadcast else s.value.b
+    if type(b) is not Const or b.value != 0 or type(a) is not Load or a.buffer is not s.buffer:
+        return False
+    return all(map(structural_equal, a.indices, s.indices))
 
 
 def size_of(s: Stmt) -> int:

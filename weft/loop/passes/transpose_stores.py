@@ -40,7 +40,7 @@ def transpose_stores(func: Func) -> Func:
 
 def _longest(first: StridedStore) -> int:
     kind = first.store.value.dtype
-    suits = first.lanes in LANES and not kind.is_bool and kind.bits in (32, 64)
+    suits = first.lanes in LANES and not kind.is_bool and kind.bits in (32, 64) and first.store.predicate is None
     return min(first.lanes, first.stride) if suits else 0
 
 

@@ -28,6 +28,7 @@ from weft.expr.nodes import (
     int_value,
     less,
     less_equal,
+    logical_and,
     mul,
     sub,
 )
@@ -174,7 +175,8 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
 
     rewrite: for c in range(64): for h: S[c, h]  ->  for co in range(4): for h: for ci in range(16): S[co*16 + ci, h]
 
-    The new axis and its loop stand last among those of the kind. The factor must divide the extent.
+    The new axis and its loop stand last among those of the kind. Where the factor does not divide the extent, the last
+    few steps are tested.
     """
     path = block_path(func, block, "split_axis")
     old = block_of(path)
@@ -183,7 +185,7 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
         raise ScheduleError("split_axis", axis, f"the axes of {block} are {', '.join(a.var.name for a in old.axes)}")
     at = found[0]
     size = int_value(old.axes[at].extent)
-    if factor < 1 or size is None or size % factor:
+    if factor < 1 or size is None or (size % factor and old.axes[at].kind != "spatial"):
         raise ScheduleError("split_axis", axis, f"a factor of {factor} does not divide its extent")
     loops = _own_loops(path)
     binding = old.bindings[at]
@@ -193,9 +195,10 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
         raise ScheduleError("split_axis", axis, f"it has no plain loop of its own around {block} alone")
     taken = taken_names(func)
     kind = old.axes[at].kind
-    outer = Axis(Var(axis), size // factor, kind)
+    count = -(-size // factor)
+    outer = Axis(Var(axis), count, kind)
     inner = Axis(Var(f"{axis}_in"), factor, kind)
-    outer_loop = For(Var(unique_name(f"{mine[0].var.name}_out", taken)), size // factor, old)
+    outer_loop = For(Var(unique_name(f"{mine[0].var.name}_out", taken)), count, old)
     inner_loop = For(Var(unique_name(f"{mine[0].var.name}_in", taken)), factor, old)
     last = max(i for i, one in enumerate(old.axes) if one.kind == kind)
     axes, bindings = list(old.axes), list(old.bindings)
@@ -207,8 +210,11 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
         known = known.with_loop(one.var, one.extent)
     value = add(mul(outer.var, index_expr(factor)), inner.var)
     rewrite = _Substitute({old.axes[at].var: value}, known)
+    test = old.predicate
+    if size % factor:
+        test = logical_and(test, less(add(mul(outer_loop.var, index_expr(factor)), inner_loop.var), index_expr(size)))
     new = rebody(
-        old.replace(axes=axes, bindings=bindings),
+        old.replace(axes=axes, bindings=bindings, predicate=test),
         rewrite.stmt(old.body),
         None if old.init is None else rewrite.stmt(old.init),
     )

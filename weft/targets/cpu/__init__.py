@@ -17,6 +17,7 @@ TARGET = TargetSpec(
         open_attention=True,
         causal_block=256,
         split_windows=True,
+        skips_taps=True,
         caches=True,
         loops_by_data=True,
         weights=later("weft.targets.cpu.algorithms:weight_fixer"),

@@ -30,6 +30,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
+from weft.targets.cpu.phases import split_phases
 from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
 from weft.targets.cpu.sketches.product import step_product
 from weft.targets.cpu.sketches.recurrent import schedule_step
@@ -42,7 +43,8 @@ def default_schedule(schedule: Schedule, target: Target, constants: Collection[B
 
 
 def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
-    """Products of bits are counted; recurrences whose steps are neighbours in memory run along it."""
+    """Products of bits are counted; recurrences whose steps are neighbours in memory run along it; phases are split."""
+    split_phases(schedule)
     done |= bits.schedule_operator(schedule, target)
     for name in names_of(schedule):
         if run_along_memory(schedule, name, target):

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import FloorDiv, Load, Var, int_value
+from weft.expr.nodes import FloorDiv, Load, Var, int_value, is_true
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
-from weft.plan.contraction import is_sum_of_products, load_bytes, taps_along, uses
+from weft.plan.contraction import counted, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
 from weft.schedule.facts import Facts, extent, facts_of
@@ -35,6 +35,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
 from weft.targets.cpu.sketches import nest
 
@@ -53,6 +54,8 @@ class Shape:
     depthwise: bool
     together: int
     """Blocks side by side that read the same image: all, or those of a group of channels."""
+    phase: Axis | None = None
+    """What lies between neighbours along `place` in the result, and is a part of the tile: none of `others`."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -75,25 +78,29 @@ def match(unit: Unit) -> Sketch | None:
         most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
         places = min(places, most)
     below = model.open_sizes(rows) if shape.row is not None and unit.is_open(shape.row) else ()
-    size = Size(blocks, rows, places, registers, around, below)
+    phases = 1 if shape.phase is None else extent(shape.phase)
+    size = Size(blocks, rows, places, registers, around, below, phases)
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(most, registers) + 1)),
-        "unroll": (1,) if shape.depthwise else tuple(n for n in (2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
+        "unroll": (1,) if shape.depthwise else tuple(n for n in (1, 2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
     }
     # Where an image is read once, none of it has to stay; what passes by is not fetched ahead.
     by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
     fetch = not by_rows and weight > unit.target.cache_bytes[0]
-    rule = {"unroll": min(4, last), "by_rows": int(by_rows), "fetch": int(fetch)}
+    # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
+    taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
+    near = unit.facts.reduce[-1] in taps or unit.facts.step(shape.image, unit.facts.reduce[-1].var) in (-1, 0, 1)
+    rule = {"unroll": min(4, last) if near else 1, "by_rows": int(by_rows), "fetch": int(fetch)}
     rule = {knob: number if number in knobs[knob] else knobs[knob][0] for knob, number in rule.items()}
     again = math.prod(extent(axis) for axis in shape.others)
     if shape.depthwise and shape.block is not None:
         again *= extent(shape.block)
-    time = float(seconds(several * again * unit.facts.depth, unit.target))
+    time = float(seconds(several * again * counted(unit.facts) * unit.facts.depth, unit.target))
     walked = _walk(unit, shape)
     if around:  # other families do not cost the tiles at the ends of other sizes: what is best here is as the typical
         time *= replace(size, around=(), below=()).least(walked) / size.least(walked)
@@ -176,11 +183,13 @@ class Size:
     """How many pixels a row may have where that is open: its last tile is computed as a whole."""
     below: tuple[int, ...] = ()
     """How many rows there may be where that is open: the last tiles are computed as a whole, too."""
+    phases: int = 1
+    """Sums of a tile for each of its pixels and channels."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows only where a tile has all pixels of each, or where both
         sides are open: how many pixels there are is not known then."""
-        vectors, high, wide = columns["vectors"], columns["rows"], columns["places"]
+        vectors, high, wide = columns["vectors"] * self.phases, columns["rows"], columns["places"]
         fits = vectors * high * wide + vectors + 1 <= self.registers
         is_open = bool(self.around and self.below)
         return fits & ((high == 1) | is_open | (wide >= max((self.pixels, *self.around))))
@@ -191,7 +200,7 @@ class Size:
         total: Any = 0.0
         for v, count in ((vectors, self.blocks // vectors), (self.blocks % vectors, self.blocks % vectors > 0)):
             for w, across in self.across(wide):
-                total = total + count * across * walk.cycles(v, high, w)
+                total = total + count * across * walk.cycles(v * self.phases, high, w)
         ends = 0.0 if self.around else (self.pixels % wide != 0) * 1.0
         uneven = ends + (self.blocks % vectors != 0) + (0.0 if self.below else (self.rows % high != 0) * 1.0)
         rows = self.rows * sum(-(-n // high) for n in self.below) / sum(self.below) if self.below else self.rows / high
@@ -242,7 +251,9 @@ def _shape(unit: Unit) -> Shape | None:
     block = blocks[0] if blocks else None
     row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
-    return Shape(lane, block, place, row, others, weight, image, depthwise, together)
+    phase = None if depthwise else nest.phase_between(unit, place, others)
+    others = tuple(axis for axis in others if axis is not phase)
+    return Shape(lane, block, place, row, others, weight, image, depthwise, together, phase)
 
 
 def _together(image: Load, block: Axis) -> int:
@@ -261,7 +272,7 @@ def _together(image: Load, block: Axis) -> int:
 def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
-    packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others)
+    packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others, shape.phase)
     if _is_copied(unit, shape, point):
         s.cache_read(shape.image.buffer.name, "global", [name])
     sums, final, loops = nest.tile_and_final(unit)
@@ -337,8 +348,9 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         outer, inner = final.split(loops[shape.place.var], factor=point["places"])
         # Where the result is stored plainly, neighbours of a row follow one another, so that rows can be stored.
         rows_last = facts_of(final.block).store_step(axis_of[loops[shape.place.var]]) == 1
-        places, tile = [outer], [*tile[:-1], inner, tile[-1]] if rows_last else [inner, *tile]
-        final.unroll(inner)
+        phases = [] if shape.phase is None else [loops[shape.phase.var]]
+        places, tile = [outer], [*tile[:-1], inner, *phases, tile[-1]] if rows_last or phases else [inner, *tile]
+        nest.unroll(final, [inner, *phases])
     rows: list[Var] = []
     if shape.row is not None:
         rows = [loops[shape.row.var]]
@@ -365,7 +377,9 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         together = [*apart, *parts] if parts else around
         if parts and not again and not _is_even(unit, shape, point):
             together = [*apart, *parts, *blocks]
-        if not parts and _has_ends(shape, point) and _tiles_of_channels(shape, point) >= unit.target.cores:
+        phased = shape.phase is not None or any(uses(shape.weight, axis) for axis in shape.others)
+        ends = _has_ends(shape, point) or (phased and not is_true(final.block.predicate))
+        if not parts and ends and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
         around = _parallel(final, around, together)
     return [*around, *places]
@@ -419,9 +433,14 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
     """The loops of the reduction around the tile; gives the innermost that is not unrolled."""
     facts = unit.facts
     loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
-    tile = [loops[axis.var] for axis in (shape.row, shape.place, shape.block, shape.lane) if axis is not None]
+    parts = (shape.row, shape.place, shape.phase, shape.block, shape.lane)
+    tile = [loops[axis.var] for axis in parts if axis is not None]
     rest = [loop for loop in sums.axis if loop not in tile]
     reduce = list(sums.reduce_axis)
+    some = nest.taps_of(facts, shape.phase)
+    for axis, loop in zip(facts.reduce[:-1], reduce):
+        if axis.var in some:  # so that the products that do not count are plain to see
+            sums.unroll(loop)
     last = extent(facts.reduce[-1])
     sums.reorder(*rest, *reduce, *tile)
     if shape.depthwise:
@@ -430,13 +449,28 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
                 sums.unroll(loop)
     elif _overlaps(facts, shape, point["places"]):
         sums.pragma(reduce[-1], "rolled")
-    elif last > point["unroll"]:
+    elif last > point["unroll"] > 1:
         reduce[-1], inner = sums.split(reduce[-1], factor=point["unroll"])
         sums.unroll(inner)
-    elif last > 1:
+    elif 1 < last <= point["unroll"]:
         sums.unroll(reduce.pop())
     nest.write_out(sums, *tile)
+    _fetch_channels(unit, sums, shape, point, reduce)
     return reduce[-1] if reduce else None
+
+
+def _fetch_channels(unit: Unit, sums: Stage, shape: Shape, point: Point, loops: Sequence[Var]) -> None:
+    """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them."""
+    facts, core, size = unit.facts, core_of(unit.target), shape.image.buffer.dtype.bytes
+    apart = 0 if shape.place is None else abs(facts.step(shape.image, shape.place.var) or 0)
+    pitch = [abs(facts.step(shape.image, axis.var) or 0) for axis in facts.reduce]
+    at = pitch.index(max(pitch))
+    plain = 0 < apart * size < LINE_BYTES <= max(pitch) * size
+    if not core.ahead or shape.depthwise or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
+        return
+    steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
+    tile = point["vectors"] * point["rows"] * point["places"] * (1 if shape.phase is None else extent(shape.phase))
+    sums.prefetch(shape.image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
 def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:
@@ -448,14 +482,20 @@ def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:
     return abs(along) < places * abs(across)
 
 
-def pack_weight(unit: Unit, load: Load, channel: Axis, width: int, outer: Sequence[Axis]) -> str:
-    """The weights in the order in which a kernel reads them, `width` channels side by side; gives their name."""
+def pack_weight(
+    unit: Unit, load: Load, channel: Axis, width: int, outer: Sequence[Axis], phase: Axis | None = None
+) -> str:
+    """The weights in the order in which a kernel reads them, `width` channels side by side; gives their name.
+
+    Those of a `phase` that is a part of the tile stand beside each other for each step of the reduction.
+    """
     facts = unit.facts
     copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     names = [f"d{i}" for i in range(len(load.indices))]
     (lane,) = [n for n, index in zip(names, load.indices) if uses_any(index, {channel.var})]
     parts = _parts(facts, load, names)
-    order = [parts[axis.var] for axis in (*outer, *facts.reduce) if axis.var in parts]
+    axes = (*outer, *facts.reduce, *([] if phase is None else [phase]))
+    order = [parts[axis.var] for axis in axes if axis.var in parts]
     fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
     outputs = [f"{lane} // {width}", *fixed, *order, f"{lane} % {width}"]
     buffer = copy.block.writes[0].buffer.name

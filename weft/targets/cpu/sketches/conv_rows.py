@@ -30,7 +30,7 @@ from weft.expr.nodes import Const, Load, Select, Var
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
 from weft.loop.tree import writers
-from weft.plan.contraction import group_of, is_sum_of_products, load_bytes, taps_along, uses
+from weft.plan.contraction import counted, group_of, is_sum_of_products, load_bytes, taps_along, tests_of, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
 from weft.schedule.facts import extent
@@ -60,6 +60,8 @@ class Shape:
     """Output channels that read the same image."""
     step: int
     """How many elements of the image the window moves by."""
+    phase: Axis | None = None
+    """What lies between neighbours along `lane` in the result, and is a part of the tile: none of `others`."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -78,7 +80,9 @@ def match(unit: Unit) -> Sketch | None:
     }
     core, apart = core_of(unit.target), unit.facts.step(shape.weight, shape.channel.var)
     clash = shape.weight.buffer not in unit.constants and core.clashes((apart or 0) * shape.weight.buffer.dtype.bytes)
-    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash)
+    phases = 1 if shape.phase is None else extent(shape.phase)
+    apart = min(phases, 2) if shape.phase is not None and uses(shape.image, shape.phase) else 1
+    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash, phases, apart)
     again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / model.bytes_a_cycle(moved, unit.target)
@@ -88,7 +92,7 @@ def match(unit: Unit) -> Sketch | None:
         )
 
     def cost(columns: Columns) -> Any:
-        steps = again * unit.facts.depth / size.taps.count
+        steps = again * counted(unit.facts) * unit.facts.depth / size.taps.count
         computing = model.crossed(unit.target) * steps * size.cycles(columns)
         return seconds(model.overlapped(computing, model.stream_cycles(unit)) + copied, unit.target)
 
@@ -142,13 +146,18 @@ class Size:
     depth: int
     clash: bool = False
     """Whether the channels' weights are loaded one after the other."""
+    phases: int = 1
+    """Sums of a tile for each of its pixels and channels."""
+    apart: int = 1
+    """How many of these read an image of their own: phases from whose first pixels others are read."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
         channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
+        channels = channels * self.phases
         sums, read = channels * rows * vectors, rows * vectors
         # What the rows of a tile read for a tap stays for the next; else the operand of fewer registers stays.
-        shared = (sums + self.taps.apart * read + channels + 1 <= self.registers) & (
+        shared = (sums + self.taps.apart * self.apart * read + channels + 1 <= self.registers) & (
             sums * self.taps.count <= model.MOST_UNROLLED_ROWS
         )
         plain = (sums + np.minimum(channels, read) + 1 <= self.registers) & ((rows == 1) | (vectors >= self.wide))
@@ -158,7 +167,8 @@ class Size:
         """Cycles of the taps below one another for all tiles of a group's image, by counting."""
         channels, rows, vectors, down = (columns[knob] for knob in ("channels", "rows", "vectors", "down"))
         tiles = -(-self.wide // vectors)
-        whole, rest = (self._tile(channels, rows, v, down) for v in (vectors, self.wide % vectors))
+        sums = channels * self.phases
+        whole, rest = (self._tile(sums, rows, v, down) for v in (vectors, self.wide % vectors))
         each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
         each = each * (1 + model.UNEVEN * (self.high % rows != 0))
         return self.group // channels * (self.high / rows) * tiles * each
@@ -171,7 +181,7 @@ class Size:
     def _tile(self, channels: Any, rows: Any, vectors: Any, down: Any) -> Any:
         sums, read, count = channels * rows * vectors, rows * vectors, self.taps.count
         seen = np.asarray([0, *(self.taps.read(n) for n in range(1, model.MOST_ROWS_OF_TILE + 1))])[rows]
-        loads = model.IMAGE_LOADS / self.core.loads * np.where(down == 1, vectors * seen, count * read)
+        loads = self.apart * model.IMAGE_LOADS / self.core.loads * np.where(down == 1, vectors * seen, count * read)
         loads = loads + count * channels / (1.0 if self.clash else self.core.loads)
         issued = np.maximum(count * sums / self.core.multiply_adds, loads)
         around = (model.TILE_CYCLES + 2 * sums) * count / self.depth
@@ -202,20 +212,27 @@ def _shape(unit: Unit) -> Shape | None:
     image, weight = images[0], weights[0]
     step = facts.step(image, lane.var)
     along = [axis for axis in facts.spatial if uses(weight, axis)]
-    groups = {axis: size for axis in along if (size := group_of(image, axis)) is not None}
+    taps = {axis.var for axis in facts.reduce}
+    phases = [index for index in weight.indices if uses_any(index, taps)]
+    columns = [axis for axis in along if not any(uses_any(index, {axis.var}) for index in phases)]
+    groups = {axis: size for axis in columns if (size := group_of(image, axis)) is not None}
     if step is None or not 1 <= step <= model.LARGEST_STEP_OF_ROWS or len(groups) != 1:
         return None
     ((channel, group),) = groups.items()
     across = [axis for axis in facts.spatial[:-1] if axis not in along and uses(image, axis)]
     row = next((axis for axis in reversed(across) if extent(axis) > 1), None)
     others = tuple(axis for axis in facts.spatial if axis not in (lane, row, channel))
-    return Shape(lane, row, _down(unit, image, row), channel, others, image, weight, group, step)
+    phase = nest.phase_between(unit, lane, others)
+    others = tuple(axis for axis in others if axis is not phase)
+    return Shape(lane, row, _down(unit, image, row), channel, others, image, weight, group, step, phase)
 
 
 def _down(unit: Unit, image: Load, row: Axis | None) -> Axis | None:
     """The axis of the reduction that moves through the rows of an image."""
     found = [] if row is None else taps_along(unit.facts, image, row)
-    return found[0] if len(found) == 1 and extent(found[0]) > 1 else None
+    # Taps that do not always count are loops, so that they can be passed over.
+    whole = len(found) == 1 and not any(uses_any(test, {found[0].var}) for test in tests_of(unit.facts))
+    return found[0] if whole and extent(found[0]) > 1 else None
 
 
 # ---------------------------------------------------------------------------------------------------------- the sketch
@@ -225,8 +242,8 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     name = facts.block.name
     copy = _neighbours(unit, shape)
-    if point["channels"] > 1 and shape.weight.buffer in unit.constants:
-        pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others)
+    if (point["channels"] > 1 or shape.phase is not None) and shape.weight.buffer in unit.constants:
+        pack_weight(unit, shape.weight, shape.channel, point["channels"], shape.others, shape.phase)
     sums, final, loops = nest.tile_and_final(unit)
     masks = has_masks(unit.target.features, shape.image.buffer.dtype.bits)
     if masks:
@@ -280,6 +297,8 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     if shape.row is not None:
         row, high = final.split(loops[shape.row.var], factor=point["rows"])
         rows, inner, length = [row, outer], [high, vector, lane], ceildiv(extent(shape.row), point["rows"])
+    if shape.phase is not None:
+        inner.insert(-1, loops[shape.phase.var])
     around = [*(loops[axis.var] for axis in shape.others), groups]
     parts = min(length, _parts(unit, shape))
     if parts > 1:
@@ -310,13 +329,16 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     loops = dict(zip([axis.var for axis in unit.facts.spatial], sums.axis))
     channel, wide = loops[shape.channel.var], loops[shape.lane.var]
     high = [] if shape.row is None else [loops[shape.row.var]]
-    rest = [loop for loop in sums.axis if loop not in (channel, wide, *high)]
+    phases = [] if shape.phase is None else [loops[shape.phase.var]]
+    rest = [loop for loop in sums.axis if loop not in (channel, wide, *high, *phases)]
     vector, lane = sums.split(wide, factor=point["lanes"])
     image = [*high, vector]
-    tile = [*image, channel] if point["channels"] < point["rows"] * point["vectors"] else [channel, *image]
+    weights = [*phases, channel]
+    tile = [*image, *weights] if point["channels"] < point["rows"] * point["vectors"] else [*weights, *image]
     reduce = dict(zip([axis.var for axis in unit.facts.reduce], sums.reduce_axis))
     if shape.down is not None and point["down"]:
         tile = [reduce.pop(shape.down.var), *tile]
+    nest.unroll(sums, [loop for var, loop in reduce.items() if var in nest.taps_of(unit.facts, shape.phase)])
     sums.reorder(*rest, *reduce.values(), *tile, lane)
     nest.write_out(sums, *tile, lane)
 

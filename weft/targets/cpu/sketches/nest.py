@@ -14,8 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from weft.expr.nodes import Load, Var
+from weft.expr.visit import uses_any
+from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
+from weft.plan.contraction import tests_of
 from weft.plan.planner import Unit
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.microkernels import MicroKernel
@@ -56,6 +60,24 @@ def compute_tile(unit: Unit, sums: Stage, final: Stage, at: Var, exact: bool = T
     sums.compute_at(final, at, exact=exact)
     if unit.epilogue is not None:
         sums.set_scope("local")
+
+
+def phase_between(unit: Unit, place: Axis | None, others: Sequence[Axis]) -> Axis | None:
+    """The axis whose elements lie between neighbours along another in the result; None where neighbours do.
+
+    Those of the phases of a transposed convolution. In the register tile with its neighbours it makes whole stretches.
+    """
+    if unit.epilogue is None or place is None:
+        return None
+    final = facts_of(unit.epilogue)
+    step = {axis.var: final.store_step(unit.to_epilogue[axis.var]) for axis in (place, *others)}
+    return next((axis for axis in others if step[axis.var] == 1 and step[place.var] == extent(axis) > 1), None)
+
+
+def taps_of(facts: Facts, phase: Axis | None) -> set[Var]:
+    """The axes of the reduction that count for some of the phases of a register tile, and not for others."""
+    tests = [test for test in tests_of(facts) if phase is not None and uses_any(test, {phase.var})]
+    return {axis.var for axis in facts.reduce if any(uses_any(test, {axis.var}) for test in tests)}
 
 
 # -------------------------------------------------------------------------------------------------------- single steps

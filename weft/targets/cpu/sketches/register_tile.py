@@ -22,7 +22,7 @@ from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
-from weft.plan.contraction import load_bytes, taps_along
+from weft.plan.contraction import counted, load_bytes, taps_along
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -120,7 +120,10 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
         facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
     )
     turned = 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * plan.lanes
-    return tiles * (facts.depth * step + model.TILE_CYCLES + (2 + turned) * rows * vectors)
+    row = next((axis for axis in facts.spatial if axis.var is plan.row), None)
+    if nest.phase_between(unit, row, [axis for axis in facts.spatial if axis.var not in (plan.row, plan.lane)]):
+        turned = model.SCATTERED_CYCLES * plan.lanes
+    return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + (2 + turned) * rows * vectors)
 
 
 def _is_window(unit: Unit, plan: TilePlan) -> bool:

@@ -1,0 +1,63 @@
+"""Transposed convolutions: phases are stored where they belong, and taps that are not there are passed over."""
+
+import numpy as np
+import pytest
+
+import weft
+from tests.goldens.choices import TARGETS, kernels_in
+from tests.targets.test_sketches_windows import NARROWER, check, single
+from weft.core.knobs import knobs
+from weft.plan.contraction import counted
+from weft.schedule.facts import block_named, facts_of
+from weft.targets.registry import find_target
+
+
+def transposed(image, inputs, outputs, window, **more):
+    """A transposed convolution with a bias and a Relu."""
+    return single(image, inputs, outputs, window, "ConvTranspose", **more)
+
+
+SHAPES = [
+    transposed((9, 11), 5, 24, (3, 3), strides=[2, 2], pads=[1] * 4, output_padding=[1, 1]),
+    transposed((9, 20), 16, 32, (3, 3), strides=[2, 2]),
+    transposed((7, 19), 12, 16, (2, 2), strides=[2, 2], after=""),
+    transposed((6, 18), 8, 40, (4, 4), strides=[2, 2], pads=[1] * 4, batch=2),
+    transposed((5, 17), 6, 7, (5, 2), strides=[3, 4], pads=[1, 0, 2, 1]),
+    transposed((33,), 10, 24, (7,), strides=[4], pads=[2, 1]),
+    transposed((4, 5, 9), 4, 16, (3, 2, 3), strides=[2, 1, 2]),
+    transposed((12, 9), 16, 16, (3, 3), strides=[2, 2], group=16, pads=[1] * 4),
+    transposed((12, 9), 16, 24, (3, 5), strides=[2, 1], group=4, pads=[1] * 4, after="Sigmoid"),
+    transposed((6, 7), 16, 16, (1, 1), strides=[2, 2]),
+]
+
+
+@pytest.mark.parametrize("graph", SHAPES)
+def test_it_computes_what_it_says(graph):
+    check(graph, threads=2)
+
+
+@pytest.mark.parametrize("target", NARROWER)
+@pytest.mark.parametrize("graph", SHAPES[:5])
+def test_on_machines_with_narrower_vectors(graph, target):
+    check(graph, target)
+
+
+@pytest.mark.parametrize("graph,share", [*zip(SHAPES[:3], (9 / 16, 9 / 16, 1.0))])
+def test_the_block_that_interleaves_is_an_epilogue(graph, share):
+    """There is no copy, and what is counted are the products that the kernel has."""
+    (made,) = kernels_in(graph, find_target(TARGETS["avx512_amx"]))
+    assert counted(facts_of(block_named(made.start, "phases"))) == share
+    names = {one.name for one in made.schedule.tried}
+    assert any(name.startswith("phases of") for name in names) and "unit phases" not in names
+
+
+def test_a_tap_that_is_not_there_meets_nothing():
+    """An infinity beside which there is no tap stays where it is."""
+    graph = transposed((5, 6), 3, 4, (3, 3), strides=[2, 2], after="")
+    x = np.ones((1, 3, 5, 6), np.float32)
+    x[0, 0, 2, 3] = np.inf
+    with knobs.override(cache=False):
+        (made,) = weft.compile(graph).run(None, {"x": x})
+    hit = ~np.isfinite(made[0, 0])
+    assert {(int(y), int(x)) for y, x in np.argwhere(hit)} <= {(y, x) for y in (4, 5, 6) for x in (6, 7, 8)}
+    assert hit.sum() == 9
