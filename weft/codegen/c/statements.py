@@ -8,9 +8,8 @@ Memory of one thread alone is a plain array with scalar accesses, so that compil
 from __future__ import annotations
 
 from weft.codegen.c import types
-from weft.codegen.c.calls import from_bits, to_bits
 from weft.codegen.c.context import Context, Handler, StmtHandler, bare
-from weft.codegen.c.expressions import is_index
+from weft.codegen.c.expressions import from_bits, is_index, to_bits
 from weft.codegen.llvm.analysis import as_ramp, divisor, interval, named_interval, power_of_two, touches_memory
 from weft.core.dtypes import INDEX, INT32, DType
 from weft.core.errors import InternalError, TargetError

@@ -145,11 +145,21 @@ def vector_lanes(facts: Facts, target: Target) -> int:
         return 1
     last = facts.spatial[-1]
     steps = {load: facts.step(load, last.var) for load in facts.loads}
-    if facts.store_step(last.var) != 1 or not set(steps.values()) <= {0, 1}:
+    apart = [load for load, step in steps.items() if step not in (0, 1)]
+    if facts.store_step(last.var) != 1 or not all(_is_gathered(facts, load) for load in apart):
         return 1
     wide = [load for load, step in steps.items() if step == 1]
     widest = max(facts.target.dtype.bytes, *(load.buffer.dtype.bytes for load in wide), 0)
     return nest.whole_vectors(facts, last, wide, min(nest.threads_of(target).vector_bytes // widest, model.MOST_LANES))
+
+
+def _is_gathered(facts: Facts, load: Load) -> bool:
+    """Whether neighbours along the last axis lie apart, but those of neighbouring vectors nearly side by side: planes
+    of an image that become channels of a place."""
+    if len(facts.spatial) < 2 or extent(facts.spatial[-1]) > model.MOST_GATHERED:
+        return False
+    step = facts.step(load, facts.spatial[-2].var)
+    return step is not None and 0 < step <= model.NEAR
 
 
 # ------------------------------------------------------------------------------------------------------ transposition

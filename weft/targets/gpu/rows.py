@@ -181,7 +181,7 @@ def share_row(stage: Stage, threads: int, lanes: int) -> None:
         stage.bind(flat, "threadIdx.x")
     else:
         outer, inner = stage.split(flat, factor=threads)
-        is_short = nest.extent_of(stage, outer) <= model.UNROLLED_ROWS
+        is_short = nest.extent_of(stage, outer) <= model.ROW_TURNS  # all loads of a thread are on their way
         nest.arrange(stage, {inner: "threadIdx.x", outer: "unroll" if is_short else ""})
     if lanes > 1:
         stage.vectorize(vector)
