@@ -195,7 +195,8 @@ def _not(c: Context, e: Not) -> list[str]:
     return [f"(!{a})" for a in c.lanes(e.a)]
 
 
-def _select(c: Context, e: Select) -> list[str]:
+def select(c: Context, e: Select) -> list[str]:
+    """A choice of values."""
     condition = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
     harmful = touches_memory(e.then) or touches_memory(e.otherwise)
     if condition.dtype.lanes == 1 and e.dtype.lanes > 1 and harmful and not c.conditional:
@@ -305,5 +306,5 @@ TABLE: dict[type[Expr], Handler] = {
     Var: _variable, Const: _literal, Broadcast: _broadcast, Ramp: _ramp, Add: _simple, Sub: _simple, Mul: _simple,
     Div: _simple, Min: _extreme, Max: _extreme, FloorDiv: _divide, FloorMod: _divide, TruncDiv: _divide,
     TruncMod: _divide, EQ: _compare, NE: _compare, LT: _compare, LE: _compare, And: _connect, Or: _connect, Not: _not,
-    Select: _select, Cast: _cast,
+    Select: select, Cast: _cast,
 }  # fmt: skip

@@ -31,9 +31,6 @@ from weft.graph.passes.layout import CHANNEL, is_elementwise
 from weft.graph.passes.simplify_movement import reshape, transpose
 from weft.graph.passes.support import Replacement, Scope, swap, until_stable
 
-VIEWS = ("Reshape", "Transpose", "Split", "Slice", "Gather", "Squeeze", "Unsqueeze", "Identity")
-"""What attention reads its operands through."""
-
 
 def turn_later(graph: Graph, together: Collection[str]) -> Graph:
     """The graph with such transposes moved, of the types whose channels lie together; else the same object."""
@@ -207,7 +204,7 @@ def _only_attention(value: Value, scope: Scope, readers: Mapping[Value, Sequence
                 continue
             others = [v for v in reader.inputs if v is not None and v is not one]
             is_sum = reader.op == "Add" and all(scope.constant(v) is not None for v in others)
-            if reader.domain or not (is_sum or reader.op in VIEWS):
+            if reader.domain or not (is_sum or has(reader, "moves")):
                 return False
             waiting += reader.outputs
     return True
