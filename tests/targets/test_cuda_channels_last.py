@@ -148,6 +148,7 @@ def test_channels_are_joined_in_vectors():
     HOPPER.spec.schedule(program.schedule, HOPPER, [])
     source = HOPPER.generate(HOPPER.lower(program.schedule.func)).source
     assert "*(uint16_x8 *)" in source and "weft_from_half" not in source[source.index("__global__") :]
+    assert " ? in0 + " in source  # one load, of a place that is chosen
 
 
 def test_planes_become_vectors_of_channels():
@@ -214,6 +215,15 @@ def test_turning_channels_that_lie_together_moves_nothing():
     module = compile(graph, target="cuda:sm_90a")
     labels = [launch.kernel.label for launch in module.specializations[0].launches]
     assert labels == ["conv", "conv", "layernormalization", "matmul_relu", "matmul_mul_add", "conv", "identity"]
+
+
+def test_weights_of_a_window_are_packed_when_it_is_compiled():
+    b = Builder("deep")
+    image = b.node("Conv", b.input("x", (4, 16, 12, 12), "float16"), b.constant(normal(24, 16, 1, 1)))
+    image = b.node("Conv", image, b.constant(normal(24, 1, 3, 3)), group=24, pads=[1, 1, 1, 1])
+    module = compile(b.finish(b.node("Conv", image, b.constant(normal(16, 24, 1, 1)))), target="cuda:sm_90a")
+    deep = module.specializations[0].launches[1].kernel.program  # 216 weights are no whole number of blocks of threads
+    assert len(deep.kernels) == 1 and "uint32_t chosen = 0" in deep.source
 
 
 def test_few_channels_are_filled():

@@ -37,8 +37,9 @@ def match(unit: Unit) -> Sketch | None:
     if len(makers) != 1 or facts.is_ordered or not facts.spatial or makers[0].store is None:
         return None
     (made,) = makers
-    lanes = _lanes(facts, made, machine.vector_bytes)
-    while lanes > 1 and facts.points // lanes < machine.multiprocessors * model.WINDOW_THREADS:
+    lanes, padded = _lanes(facts, made, machine.vector_bytes), _padded(unit, made)
+    least = 2 if padded else 1  # a stage that was kept for this sketch needs it
+    while lanes > least and facts.points // lanes < machine.multiprocessors * model.WINDOW_THREADS:
         lanes //= 2
     if lanes < 2 or made.depth > model.WINDOW_TAPS:
         return None
@@ -46,7 +47,7 @@ def match(unit: Unit) -> Sketch | None:
     enough = machine.multiprocessors * model.WINDOW_BUSY
     each = next((n for n in places if n == 1 or facts.points // (lanes * n) >= enough), 1)
     rule = {"threads": nest.threads_for(facts.spatial, machine, lanes * each), "lanes": lanes, "places": each}
-    together, some = [*([] if made is facts else [made]), *_padded(unit, made)], tuple(sorted(places))
+    together, some = [*([] if made is facts else [made]), *padded], tuple(sorted(places))
 
     def apply(point: Point) -> None:
         _apply(unit, made, point)
