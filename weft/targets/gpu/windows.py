@@ -67,6 +67,9 @@ def keeps(producer: Facts, reader: Facts) -> bool:
     main = main_load(reader)
     if main is None or main.buffer is not producer.target or not 1 < reader.depth <= model.WINDOW_TAPS:
         return False
+    channel = reader.spatial[-1].var
+    if any(reader.step(load, channel) == 0 for load in reader.loads):
+        return False  # a product of all channels
     return sum(extent(axis) > 1 for axis in reader.reduce) > 1 and _lanes(reader, reader, model.ROW_VECTOR) > 1
 
 
