@@ -82,6 +82,8 @@ def _padded(unit: Unit, made: Facts) -> list[Facts]:
 
 def _lanes(facts: Facts, made: Facts, vector_bytes: int) -> int:
     """Channels that lie together in what is read most and in what is written, in whole vectors."""
+    if not made.spatial:
+        return 1
     last, own, main = facts.spatial[-1], made.spatial[-1], main_load(made)
     if main is None or facts.store is None or facts.store_step(last.var) != 1 or made.step(main, own.var) != 1:
         return 1
