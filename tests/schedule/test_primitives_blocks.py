@@ -135,6 +135,54 @@ def test_compute_inline_refuses():
     refused(s, "compute_inline", "at the index of its axes", block="B")
 
 
+def two_outputs() -> Schedule:
+    """B = A + 1, an output, and C = 2 * B, which fetches a row of it at a time."""
+    a = te.placeholder((3, 4), "int32", name="A")
+    b = te.compute((3, 4), lambda i, j: a[i, j] + 1, name="B")
+    c = te.compute((3, 4), lambda i, j: b[i, j] * 2, name="C")
+    s = te.create_schedule([b.op, c.op])
+    s.apply("cache_read", buffer="B", scope="shared")
+    return s
+
+
+def test_compute_inline_of_an_output_stores_it_from_its_copy():
+    s = two_outputs()
+    s.apply("compute_at", block="B_shared", loop=s["C"].loops[0].name)
+    after = """
+        for i_1 in range(3):
+            for i0 in range(1):
+                for i1 in range(4):
+                    block B_shared(i0: 3 = i_1 + i0, i1: 4 = i1):
+                        reads A[i0, i1]
+                        writes B_shared[i0, i1]
+                        B_shared[i0, i1] = A[i0, i1] + 1i32
+            for i0_1 in range(1):
+                for i1_1 in range(4):
+                    block B_stored(i0: 3 = i_1 + i0_1, i1: 4 = i1_1):
+                        reads B_shared[i0, i1]
+                        writes B[i0, i1]
+                        B[i0, i1] = B_shared[i0, i1]
+            for j_1 in range(4):
+                block C(i: 3 = i_1, j: 4 = j_1):
+                    reads B_shared[i, j]
+                    writes C[i, j]
+                    C[i, j] = B_shared[i, j] * 2i32
+    """
+    becomes(s, "compute_inline", after, block="B")
+
+
+def test_compute_inline_refuses_an_output_that_would_be_stored_in_part():
+    s = two_outputs()
+    refused(s, "compute_inline", "B is an output", block="B")  # its copy is not filled in a loop of others
+    a = te.placeholder((8,), "int32", name="A")
+    b = te.compute((8,), lambda i: a[i] + 1, name="B")
+    c = te.compute((6,), lambda i: b[i] + b[i + 1], name="C")
+    s = te.create_schedule([b.op, c.op])
+    s.apply("cache_read", buffer="B", scope="shared")
+    s.apply("compute_at", block="B_shared", loop=s["C"].loops[0].name)
+    refused(s, "compute_inline", "B is an output", block="B")  # nobody reads its last element
+
+
 def test_compute_inline_keeps_what_hands_a_thread_s_values_to_others():
     s = chain()
     s.apply("cache_write", buffer="B", scope="local")

@@ -21,6 +21,8 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.layout import Layout, choose_layouts
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
+from weft.models.builder import Builder
+from weft.plan.planner import analytic, picking
 from weft.targets.registry import find_target
 
 HOPPER = find_target("cuda:sm_90a")
@@ -122,6 +124,42 @@ def test_a_window_works_on_vectors_of_channels():
     assert len(program.kernels) == 2  # the first packs the weight, once
 
 
+def test_a_row_of_a_window_is_fetched_once():
+    x, w = value("x", 2, 16, 12, 12), value("w", 16, 1, 5, 5)
+    weight, image = normal(16, 1, 5, 5), normal(2, 16, 12, 12)
+    graph = one_node("Conv", [x, w], (2, 16, 12, 12), {w: weight}, group=16, pads=[2, 2, 2, 2])
+    with picking(lambda unit, sketches: analytic(unit, [s for s in sketches if s.name == "window"] or sketches)):
+        made, program = run(graph, [image])
+    assert "allocate padded" in repr(program.schedule.func) and "] local" in repr(program.schedule.func)
+    padded = np.pad(image.astype(np.float64), ((0, 0), (0, 0), (2, 2), (2, 2)))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), (2, 3))
+    np.testing.assert_allclose(made, np.einsum("nchwij,cij->nchw", seen, weight[:, 0]), rtol=2e-3, atol=2e-2)
+
+
+def test_channels_are_joined_in_vectors():
+    a, b = value("a", 2, 16, 5, 6), value("b", 2, 8, 5, 6)
+    graph = one_node("Concat", [a, b], (2, 24, 5, 6), axis=1)
+    first, second = normal(2, 16, 5, 6), normal(2, 8, 5, 6)
+    made, _ = run(graph, [first, second])
+    np.testing.assert_array_equal(made, np.concatenate([first, second], 1))
+    large = one_node("Concat", [value("a", 16, 64, 28, 28), value("b", 16, 32, 28, 28)], (16, 96, 28, 28), axis=1)
+    layouts = {v: layout_of(v) for v in (*large.inputs, *large.outputs)}
+    program = build_program(large.nodes, large.outputs, {}, "kernel", layouts, 1)
+    HOPPER.spec.schedule(program.schedule, HOPPER, [])
+    source = HOPPER.generate(HOPPER.lower(program.schedule.func)).source
+    assert "*(uint16_x8 *)" in source and "weft_from_half" not in source[source.index("__global__") :]
+    assert " ? in0 + " in source  # one load, of a place that is chosen
+
+
+def test_planes_become_vectors_of_channels():
+    x = value("x", 1, 4, 8, 64)
+    image = normal(1, 4, 8, 64)
+    graph = one_node("SpaceToDepth", [x], (1, 16, 4, 32), blocksize=2)
+    made, program = run(graph, [image], plain=[x])
+    want = image.reshape(1, 4, 4, 2, 32, 2).transpose(0, 3, 5, 1, 2, 4).reshape(1, 16, 4, 32)
+    np.testing.assert_array_equal(made, want)
+
+
 def test_a_window_means_what_it_did():
     x = value("x", 1, 16, 66, 64)
     image = normal(1, 16, 66, 64)
@@ -158,6 +196,34 @@ def test_a_whole_network_converts_once():
     assert one.lowered.conversions == 0
     sources = [launch.launch.kernel.program.source for launch in kernels(module)]
     assert not any(re.search(r"for \(int32_t i0_\d+ = 0; i0", text) for text in sources)
+
+
+def test_turning_channels_that_lie_together_moves_nothing():
+    """A block of a ConvNeXt: convolution, norm and products over channels, a scale, and the sum with what came in."""
+    b = Builder("block")
+    x = b.input("x", (1, 16, 8, 8), "float16")
+    half = {name: b.constant(normal(*shape)) for name, shape in {
+        "first": (32, 16, 1, 1), "deep": (32, 1, 3, 3), "gain": (32,), "shift": (32,), "up": (32, 64), "down": (64, 32),
+        "scale": (32, 1, 1), "last": (16, 32, 1, 1),
+    }.items()}  # fmt: skip
+    image = b.node("Conv", x, half["first"])
+    y = b.node("Conv", image, half["deep"], group=32, pads=[1, 1, 1, 1])
+    y = b.node("LayerNormalization", b.node("Transpose", y, perm=[0, 2, 3, 1]), half["gain"], half["shift"], axis=-1)
+    y = b.node("MatMul", b.node("Relu", b.node("MatMul", y, half["up"])), half["down"])
+    y = b.node("Mul", b.node("Transpose", y, perm=[0, 3, 1, 2]), half["scale"])
+    graph = b.finish(b.node("Conv", b.node("Add", image, y), half["last"]))
+    module = compile(graph, target="cuda:sm_90a")
+    labels = [launch.kernel.label for launch in module.specializations[0].launches]
+    assert labels == ["conv", "conv", "layernormalization", "matmul_relu", "matmul_mul_add", "conv", "identity"]
+
+
+def test_weights_of_a_window_are_packed_when_it_is_compiled():
+    b = Builder("deep")
+    image = b.node("Conv", b.input("x", (4, 16, 12, 12), "float16"), b.constant(normal(24, 16, 1, 1)))
+    image = b.node("Conv", image, b.constant(normal(24, 1, 3, 3)), group=24, pads=[1, 1, 1, 1])
+    module = compile(b.finish(b.node("Conv", image, b.constant(normal(16, 24, 1, 1)))), target="cuda:sm_90a")
+    deep = module.specializations[0].launches[1].kernel.program  # 216 weights are no whole number of blocks of threads
+    assert len(deep.kernels) == 1 and "uint32_t chosen = 0" in deep.source
 
 
 def test_few_channels_are_filled():

@@ -8,6 +8,7 @@ import pytest
 import weft.ops  # noqa: F401  (the operators)
 from weft.compiler import compile
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.loop.interpreter import interpret
 
 
 def source(op, shape, out=None, dtype="float16", inputs=1, axes=None, **attributes):
@@ -53,3 +54,23 @@ def test_few_rows_and_long_ones_are_shared_by_more_threads(rows, length):
 def test_what_other_threads_read_stays_in_shared_memory():
     text = source("Transpose", (512, 512), dtype="float32", perm=[1, 0])
     assert "__shared__" in text and "__syncthreads" in text
+
+
+def test_a_sum_that_others_read_is_made_in_the_rows_of_its_norm():
+    x, r, s, y = (Value(name, TensorType("float16", (600, 768))) for name in "xrsy")
+    weights = {
+        Value(name, TensorType("float16", (768,))): np.full(768, n, np.float16) for n, name in enumerate("bg", 1)
+    }
+    nodes = [Node("Add", [x, r], [s]), Node("LayerNormalization", [s, *reversed(weights)], [y], {"axis": -1})]
+    module = compile(Graph("rows", [x, r], [s, y], nodes, weights), target="cuda:sm_90a")
+    (launch,) = module.specializations[0].launches
+    assert len(launch.kernel.program.kernels) == 1
+    assert "__shared__" not in launch.kernel.program.source
+    rng = np.random.default_rng(0)
+    first, second = (rng.standard_normal((600, 768)).astype(np.float16) for _ in range(2))
+    total, made = (np.full((600, 768), 7, np.float16) for _ in range(2))
+    interpret(launch.kernel.scheduled, first, second, *reversed(weights.values()), total, made)
+    np.testing.assert_array_equal(total, first + second)
+    wide = total.astype(np.float64)
+    wide = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(made, 2 * wide + 1, rtol=2e-3, atol=2e-3)

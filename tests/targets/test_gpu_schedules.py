@@ -62,6 +62,10 @@ def test_random_programs_keep_their_meaning(data, seed):
     check_random(HypothesisSource(data), seed)
 
 
+def test_an_element_takes_a_sum_of_everything():
+    check_random(Source(5068), 5068)  # the sum has no axis of channels
+
+
 @pytest.mark.slow
 def test_hundreds_of_random_programs():
     for seed in range(400):

@@ -34,6 +34,7 @@ from weft.graph.passes.precision import NARROW, lower_precision
 from weft.graph.passes.quantized import quantized
 from weft.graph.passes.signed_data import signed_data
 from weft.graph.passes.specialize import specialize
+from weft.graph.passes.turn_later import turn_later
 from weft.graph.passes.turn_products import turn_products
 from weft.graph.passes.update_caches import update_caches, update_heads
 from weft.targets.base import Target
@@ -104,6 +105,7 @@ def offload(graph: Graph, own: Callable[..., Graph], target: Target) -> Graph:
 
 PASSES: tuple[Pass, ...] = (
     Pass(merge_products, lambda c, g: c.may.merged and (c.may.merged(c.target),)),
+    Pass(turn_later, lambda c, g: c.last and (c.last | {"float32"} if c.narrow in c.last else c.last,), True),
     Pass(update_caches, lambda c, g: c.may.caches and (), True),
     Pass(update_heads, lambda c, g: c.may.caches and c.target.on_device and (), True),
     Pass(cached_attention, lambda c, g: c.may.loops_by_data and (), True),

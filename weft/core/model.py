@@ -65,6 +65,9 @@ FOLDED_BYTES, FOLDED_GROWTH = 1 << 20, 4
 """A result up to this size is always kept as a constant; a larger one may have so many times the bytes of what it is
 made of."""
 
+MOST_MASK = 1 << 26
+"""Elements of a mask that constants make: up to so many it is computed once, to see whether it is a causal one."""
+
 FOLDED_STEPS, FEW_STEPS = 1 << 32, 64
 """All the work of folding in one call, but for nodes that take few steps for each element: some seconds; so many steps
 for each element read or written are no more than reading a model takes."""

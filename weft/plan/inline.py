@@ -8,7 +8,7 @@ no reductions, no recurrences, nothing that leaves the program.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from weft.core import model
@@ -33,6 +33,8 @@ class Inlining:
     """How many readers may each do the work."""
     in_contractions: int | None = None
     """Work that may be done for every use in a contraction, and on few operands; None: only reading through a view."""
+    keeps: Callable[[Facts, Facts], bool] = lambda producer, reader: False
+    """Whether a sketch for a reader wants what a producer makes as a stage."""
 
 
 def inline_producers(s: Schedule, limits: Inlining) -> None:
@@ -51,7 +53,8 @@ def _may_inline(s: Schedule, block: Block, limits: Inlining) -> bool:
     found = readers(s.func.body, store.buffer)
     if not found or len(facts.loads) > model.MOST_INLINED_LOADS:
         return False
-    return all(_fits(facts, store, facts_of(reader), len(found), limits) for reader in found)
+    given = [facts_of(reader) for reader in found]
+    return all(_fits(facts, store, reader, len(found), limits) and not limits.keeps(facts, reader) for reader in given)
 
 
 def _fits(facts: Facts, store: Store, reader: Facts, count: int, limits: Inlining) -> bool:

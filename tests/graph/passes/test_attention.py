@@ -215,6 +215,44 @@ def test_the_operator_of_the_standard(name):
     check_meaning(graph, made)
 
 
+def masked(mask: np.ndarray) -> Graph:
+    """The standard's operator with a mask that constants make of two parts."""
+    b = Builder("masked")
+    q, k, v = (b.input(name, (2, 3, mask.shape[-2] if name == "q" else mask.shape[-1], 4)) for name in "qkv")
+    if mask.dtype == np.bool_:
+        all_seen = b.node("Equal", b.constant(np.zeros((2, 1, 1, 1), np.int64)), b.constant(np.zeros(1, np.int64)))
+        return b.finish(b.node("Attention", q, k, v, b.node("And", all_seen, b.constant(mask))))
+    return b.finish(b.node("Attention", q, k, v, b.constant(mask)))
+
+
+def test_a_constant_mask_that_hides_later_keys_is_causal():
+    rows, columns = np.arange(5)[:, None], np.arange(7)
+    for later in (0, 2):
+        seen = columns <= rows + later
+        added = np.where(seen, 0, -np.inf).astype(np.float32)
+        least = np.where(seen, 0, np.finfo(np.float32).min).astype(np.float32)
+        for mask in (seen, added, least, np.stack([[seen]] * 2)):
+            graph = masked(mask)
+            made = fuse_attention(infer(graph), tight)  # not folded: as a mask that is too large to be a constant
+            (node,) = [node for node in made.nodes if node.op == NAME]
+            assert node.attributes["steps"] == ["scale", "causal"] and node.attributes["numbers"][1] == later
+            assert len(node.inputs) == 3
+            check_meaning(graph, made)
+
+
+def test_other_constant_masks_stay():
+    seen = np.tri(5, 7, dtype=bool)
+    holed, low = seen.copy(), np.where(seen, 0, -5.0).astype(np.float32)
+    holed[3, 1] = False
+    both = np.stack([[seen], [holed]])
+    for mask in (holed, low, both, np.tri(5, 7, -1, dtype=bool)):
+        graph = masked(mask)
+        made = fuse_attention(infer(graph), tight)
+        (node,) = [node for node in made.nodes if node.op == NAME]
+        assert "causal" not in node.attributes["steps"] and len(node.inputs) == 4
+        check_meaning(graph, made)
+
+
 def narrow_attention(kind: str, through: str) -> Graph:
     """Attention of a narrow type, as exporters write it: the softmax in float32, between two casts."""
     b = Builder("narrow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.codegen.c import types
 from weft.codegen.c.context import Context, Handler, bare
-from weft.codegen.c.expressions import rounded
+from weft.codegen.c.expressions import from_bits, rounded, to_bits
 from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.float8 import spelled_out
@@ -202,35 +202,6 @@ def _count_bits(c: Context, e: Call) -> list[str]:
     if e.name == "popcount":
         return [f"({kind})weft_popcount64({text})" for text in texts]
     return [f"({kind})(weft_leading_zeros64({text}) - {64 - bits})" for text in texts]
-
-
-_INTO_BITS = {"float": "weft_as_bits", "double": "weft_as_bits64"}
-_FROM_BITS = {"float": "weft_as_float", "double": "weft_as_double"}
-
-
-def to_bits(text: str, dtype: DType) -> str:
-    """The bits of a value as an unsigned integer of its width."""
-    if types.is_half(dtype):
-        kind = "bfloat" if dtype.kind == "bfloat" else "half"
-        rounding = f"weft_round_{kind}"
-        if text.startswith(rounding) and bare(text.removeprefix(rounding)) != text.removeprefix(rounding):
-            text = text.removeprefix(rounding)  # the conversion to bits rounds by itself
-        value = f"weft_from_{kind}"
-        if text.startswith(value) and bare(text.removeprefix(value)) != text.removeprefix(value):
-            return text.removeprefix(value)  # bits that are only moved
-        return f"weft_to_{kind}({bare(text)})"
-    if dtype.is_float:
-        return f"{_INTO_BITS[types.register_type(dtype)]}({bare(text)})"
-    return f"(uint{dtype.bits}_t){text}"
-
-
-def from_bits(text: str, dtype: DType) -> str:
-    """The value that bits of an unsigned integer stand for."""
-    if types.is_half(dtype):
-        return f"weft_from_{'bfloat' if dtype.kind == 'bfloat' else 'half'}({bare(text)})"
-    if dtype.is_float:
-        return f"{_FROM_BITS[types.register_type(dtype)]}({bare(text)})"
-    return f"({types.register_type(dtype)}){text}"
 
 
 def _reinterpret(c: Context, e: Call) -> list[str]:

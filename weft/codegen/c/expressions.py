@@ -195,7 +195,8 @@ def _not(c: Context, e: Not) -> list[str]:
     return [f"(!{a})" for a in c.lanes(e.a)]
 
 
-def _select(c: Context, e: Select) -> list[str]:
+def select(c: Context, e: Select) -> list[str]:
+    """A choice of values."""
     condition = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
     harmful = touches_memory(e.then) or touches_memory(e.otherwise)
     if condition.dtype.lanes == 1 and e.dtype.lanes > 1 and harmful and not c.conditional:
@@ -209,21 +210,58 @@ def _select(c: Context, e: Select) -> list[str]:
 
 
 def _branch(c: Context, condition: Expr, e: Select) -> list[str]:
-    """A condition that all lanes share: the arms become the branches of an if, so that their loads stay wide."""
-    kind = types.register_type(e.dtype.scalar)
+    """A condition that all lanes share: the arms become the branches of an if, so that their loads stay wide.
+
+    Numbers of 16 bits are chosen as bits: an arm that only moves them converts nothing.
+    """
+    is_half = types.is_half(e.dtype.scalar)
     names = [c.fresh("chosen") for _ in range(e.dtype.lanes)]
-    c.line(f"{kind} {', '.join(names)};")
+    c.line(f"{'uint16_t' if is_half else types.register_type(e.dtype.scalar)} {', '.join(names)};")
     for head, arm in ((f"if ({bare(c.value(condition))}) {{", e.then), ("} else {", e.otherwise)):
         c.line(head)
         c.depth += 1
-        for name, text in zip(names, c.lanes(arm)):
+        texts = c.lanes(arm)
+        if is_half:
+            one = arm.value if isinstance(arm, Broadcast) else arm
+            is_zero = isinstance(one, Const) and repr(float(one.value)) == "0.0"
+            texts = ["0"] * len(names) if is_zero else [to_bits(text, e.dtype.scalar) for text in texts]
+        for name, text in zip(names, texts):
             c.line(f"{name} = {bare(text)};")
         c.depth -= 1
     c.line("}")
-    return names
+    return [from_bits(name, e.dtype.scalar) for name in names] if is_half else names
 
 
 # ------------------------------------------------------------------------------------------------- conversions
+
+
+_INTO_BITS = {"float": "weft_as_bits", "double": "weft_as_bits64"}
+_FROM_BITS = {"float": "weft_as_float", "double": "weft_as_double"}
+
+
+def to_bits(text: str, dtype: DType) -> str:
+    """The bits of a value as an unsigned integer of its width."""
+    if types.is_half(dtype):
+        kind = "bfloat" if dtype.kind == "bfloat" else "half"
+        rounding = f"weft_round_{kind}"
+        if text.startswith(rounding) and bare(text.removeprefix(rounding)) != text.removeprefix(rounding):
+            text = text.removeprefix(rounding)  # the conversion to bits rounds by itself
+        value = f"weft_from_{kind}"
+        if text.startswith(value) and bare(text.removeprefix(value)) != text.removeprefix(value):
+            return text.removeprefix(value)  # bits that are only moved
+        return f"weft_to_{kind}({bare(text)})"
+    if dtype.is_float:
+        return f"{_INTO_BITS[types.register_type(dtype)]}({bare(text)})"
+    return f"(uint{dtype.bits}_t){text}"
+
+
+def from_bits(text: str, dtype: DType) -> str:
+    """The value that bits of an unsigned integer stand for."""
+    if types.is_half(dtype):
+        return f"weft_from_{'bfloat' if dtype.kind == 'bfloat' else 'half'}({bare(text)})"
+    if dtype.is_float:
+        return f"{_FROM_BITS[types.register_type(dtype)]}({bare(text)})"
+    return f"({types.register_type(dtype)}){text}"
 
 
 def convert(c: Context, text: str, source: DType, to: DType) -> str:
@@ -268,5 +306,5 @@ TABLE: dict[type[Expr], Handler] = {
     Var: _variable, Const: _literal, Broadcast: _broadcast, Ramp: _ramp, Add: _simple, Sub: _simple, Mul: _simple,
     Div: _simple, Min: _extreme, Max: _extreme, FloorDiv: _divide, FloorMod: _divide, TruncDiv: _divide,
     TruncMod: _divide, EQ: _compare, NE: _compare, LT: _compare, LE: _compare, And: _connect, Or: _connect, Not: _not,
-    Select: _select, Cast: _cast,
+    Select: select, Cast: _cast,
 }  # fmt: skip

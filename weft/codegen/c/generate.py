@@ -198,7 +198,7 @@ def _read_scalar(c: Context, param: Var) -> None:
     if types.register_type(param.dtype) != types.memory_type(param.dtype):
         given = c.names[param]
         name = c.names[param] = c.fresh(param.name)
-        text = f"({given} != 0)" if param.dtype.is_bool else calls.from_bits(given, param.dtype)
+        text = f"({given} != 0)" if param.dtype.is_bool else expressions.from_bits(given, param.dtype)
         c.top.append(f"  const {types.register_type(param.dtype)} {name} = {text};")
 
 
@@ -290,5 +290,5 @@ def _bind(c: Context, param: Buffer | Var, number: int, restrict: str) -> None:
     c.line(f"memcpy(&{name}, &args[{number}], sizeof {name});")
     if types.register_type(param.dtype) != kind:
         wide = c.names[param] = c.fresh(param.name)
-        text = f"({name} != 0)" if param.dtype.is_bool else calls.from_bits(name, param.dtype)
+        text = f"({name} != 0)" if param.dtype.is_bool else expressions.from_bits(name, param.dtype)
         c.line(f"const {types.register_type(param.dtype)} {wide} = {text};")

@@ -7,10 +7,9 @@ Memory of one thread alone is a plain array with scalar accesses, so that compil
 
 from __future__ import annotations
 
-from weft.codegen.c import types
-from weft.codegen.c.calls import from_bits, to_bits
+from weft.codegen.c import expressions, types
 from weft.codegen.c.context import Context, Handler, StmtHandler, bare
-from weft.codegen.c.expressions import is_index
+from weft.codegen.c.expressions import from_bits, is_index, to_bits
 from weft.codegen.llvm.analysis import as_ramp, divisor, interval, named_interval, power_of_two, touches_memory
 from weft.core.dtypes import INDEX, INT32, DType
 from weft.core.errors import InternalError, TargetError
@@ -22,6 +21,7 @@ from weft.expr.nodes import (
     Const,
     Expr,
     Load,
+    Select,
     index_expr,
     int_value,
     is_true,
@@ -146,6 +146,77 @@ def _load_vector(c: Context, buffer: Buffer, index: str, lanes: int) -> list[str
     vector = c.module.vector_type(kind, lanes)
     name = c.temporary(vector, f"*(const {c.space(buffer)}{vector} *)({place})")
     return [f"{name}.lane[{lane}]" for lane in range(lanes)]
+
+
+def _select_of(c: Context, e: Select) -> list[str]:
+    """A choice; where it is one of vectors in memory, of the place of one, so that threads that choose others load
+    together."""
+    loads = _chosen_loads(e)
+    if e.dtype.lanes == 1 or c.conditional or c.dialect.vectors in ("", "native"):
+        return expressions.select(c, e)
+    if loads is None:
+        return _or_zeros(c, e) or expressions.select(c, e)
+    for load in loads:
+        index = _index_of(load.buffer, load.indices)
+        ramp = _ramp_of(c, index)
+        if ramp is None or _chunk(c, load.buffer, index, ramp[1], ramp[0]) != e.dtype.lanes:
+            return expressions.select(c, e)
+        if load.buffer.dtype is not loads[0].buffer.dtype or c.space(load.buffer) != c.space(loads[0].buffer):
+            return expressions.select(c, e)
+    vector = c.module.vector_type(types.memory_type(loads[0].buffer.dtype), e.dtype.lanes)
+    name = c.temporary(vector, f"*(const {c.space(loads[0].buffer)}{vector} *)({_place(c, e)})")
+    return [_from_memory(f"{name}.lane[{lane}]", e.dtype.scalar) for lane in range(e.dtype.lanes)]
+
+
+def _or_zeros(c: Context, e: Select) -> list[str]:
+    """A vector of 16-bit elements, or zeros: chosen as whole registers, of which each holds two. Nothing where it is no
+    such choice."""
+    other = e.otherwise.value if isinstance(e.otherwise, Broadcast) else e.otherwise
+    condition = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
+    is_zero = isinstance(other, Const) and repr(float(other.value)) == "0.0"
+    load, lanes = e.then, e.dtype.lanes
+    if not isinstance(load, Load) or not is_zero or condition.dtype.lanes > 1 or lanes not in (2, 4, 8):
+        return []
+    index = _index_of(load.buffer, load.indices)
+    ramp = _ramp_of(c, index)
+    if not types.is_half(e.dtype.scalar) or ramp is None or c.dialect.name != "cuda":
+        return []
+    if _chunk(c, load.buffer, index, ramp[1], ramp[0]) != lanes:
+        return []
+    kind, parts = {2: ("uint32_t", [""]), 4: ("uint2", [".x", ".y"]), 8: ("uint4", [".x", ".y", ".z", ".w"])}[lanes]
+    name = c.fresh("chosen")
+    c.line(f"{kind} {name} = {'0' if lanes == 2 else '{}'};")
+    c.line(f"if ({bare(c.value(condition))}) {{")
+    c.depth += 1
+    c.line(f"{name} = *(const {c.space(load.buffer)}{kind} *)({c.base(load.buffer)} + {_first(c, ramp[0])});")
+    c.depth -= 1
+    c.line("}")
+    halves = [text for part in parts for text in (f"(uint16_t){name}{part}", f"(uint16_t)({name}{part} >> 16)")]
+    return [_from_memory(text, e.dtype.scalar) for text in halves]
+
+
+def _chosen_loads(e: Expr) -> list[Load] | None:
+    """The loads of which choices take one, each with one condition for all lanes; None where there is anything else."""
+    if isinstance(e, Load):
+        return None if any(walk(index, Load) for index in e.indices) else [e]
+    if not isinstance(e, Select):
+        return None
+    condition = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
+    first, second = _chosen_loads(e.then), _chosen_loads(e.otherwise)
+    if condition.dtype.lanes > 1 or walk(condition, Load) or first is None or second is None:
+        return None
+    return first + second
+
+
+def _place(c: Context, e: Expr) -> str:
+    """Where the vector lies that choices take."""
+    if isinstance(e, Select):
+        condition = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
+        return f"({bare(c.value(condition))} ? {_place(c, e.then)} : {_place(c, e.otherwise)})"
+    assert isinstance(e, Load)
+    ramp = _ramp_of(c, _index_of(e.buffer, e.indices))
+    assert ramp is not None
+    return f"{c.base(e.buffer)} + {_first(c, ramp[0])}"
 
 
 def _native(kind: str, lanes: int) -> str:
@@ -425,4 +496,4 @@ def _allocate_given(c: Context, s: Allocate, name: str, size: int | None) -> Non
 STATEMENTS: dict[type[Stmt], StmtHandler] = {
     Seq: _seq, Let: _let, Evaluate: _evaluate, If: _if, For: _for, Allocate: _allocate, Store: _store,
 }  # fmt: skip
-EXPRESSIONS: dict[type[Expr], Handler] = {Load: _load, Address: _address}
+EXPRESSIONS: dict[type[Expr], Handler] = {Load: _load, Address: _address, Select: _select_of}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import math
 import re
 import time
 from collections import OrderedDict
@@ -404,7 +405,7 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
         return None
     block = blocks[0]
     body = block.body
-    if not isinstance(body, Store) or block.init is not None or not is_true(block.predicate):
+    if not isinstance(body, Store) or block.init is not None or not _runs_everywhere(block):
         return None
     if body.buffer.scope != "global":  # a copy into memory of the machine's own, which each call fills
         return None
@@ -431,6 +432,12 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
     if not all(are_whole(_digits(order, axis)) for axis in range(len(axes))):
         return None
     return target, Packing(params.index(source), sizes, tuple(order))
+
+
+def _runs_everywhere(block: Block) -> bool:
+    """Whether a block has no test, but for the end of a loop over all of its points that threads share."""
+    test, points = block.predicate, math.prod(int_value(axis.extent) or 0 for axis in block.axes)
+    return is_true(test) or (isinstance(test, LT) and 0 < points == int_value(test.b))
 
 
 def _copied(value: Expr) -> tuple[Load, list[Expr]] | None:

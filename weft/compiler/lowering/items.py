@@ -27,7 +27,7 @@ from weft.graph.ir import Array, Graph, Node, TensorType, Value, reads
 from weft.graph.opspec import blame
 from weft.graph.passes.algorithms import asked
 from weft.graph.passes.fuse import Group
-from weft.graph.passes.layout import choose_layouts
+from weft.graph.passes.layout import Layout, choose_layouts, moves_nothing
 from weft.graph.passes.update_caches import COPY, DOMAIN
 from weft.graph.shapes import follows
 from weft.loop.passes.check_bounds import VALUES
@@ -69,7 +69,8 @@ class Planned:
 
 @dataclass
 class View:
-    """A reshape: the output has the bytes of the input. `group` becomes a kernel where the two cannot share memory.
+    """A reshape, or a Transpose between layouts: the output has the bytes of the input. `group` becomes a kernel where
+    the two cannot share memory.
 
     With `gives` the memory is the output's: whoever makes the input writes it there.
     """
@@ -106,7 +107,8 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     compiler.often_zero = often_zero(graph)
     sizes = compiler.sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
-        made = _view_items(group, sizes) or _planned(group.nodes, group.outputs, graph.constants, compiler)
+        views = _view_items(group, sizes, compiler.layouts)
+        made = views or _planned(group.nodes, group.outputs, graph.constants, compiler)
         items.extend(made)
         on_host = [item.node for item in made if isinstance(item, OnHost)]
         check_operands(on_host)
@@ -207,8 +209,8 @@ def _taken(item: Item) -> Iterator[Value]:
             yield from reads(node)
 
 
-def _view_items(group: Group, sizes: Collection[Var]) -> list[Undecided]:
-    source = group.nodes[0].inputs[0] if group.is_view else None
+def _view_items(group: Group, sizes: Collection[Var], layouts: Mapping[Value, Layout]) -> list[Undecided]:
+    source = group.nodes[0].inputs[0] if group.is_view or moves_nothing(group, layouts) else None
     if source is None or not follows(source.type, sizes) or not follows(group.nodes[0].outputs[0].type, sizes):
         return []
     return [View(source, group.nodes[0].outputs[0], group)]
@@ -374,7 +376,7 @@ def touched_plainly(graph: Graph, items: Sequence[Undecided]) -> set[Value]:
             seen.update((*reads(item.node), *item.node.outputs))
         elif isinstance(item, Rest):
             seen.update(item.graph.inputs)
-        elif isinstance(item, View):
+        elif isinstance(item, View) and item.group.is_view:
             seen.update((item.source, item.output))
     return seen
 

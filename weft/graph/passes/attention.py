@@ -27,9 +27,9 @@ import numpy as np
 from weft.core import model
 from weft.expr.nodes import Expr, Mul, Var, int_value
 from weft.expr.structural import structural_equal
-from weft.graph.ir import Dim, Graph, Node, TensorType, Value, same_dim
+from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Value, same_dim
 from weft.graph.opspec import has
-from weft.graph.passes.infer import same_type
+from weft.graph.passes.infer import is_random, results_of, same_type, static_size
 from weft.graph.passes.support import Replacement, Scope, rewritten
 from weft.graph.shapes import follows, product, same_shape, times, typical
 
@@ -478,11 +478,42 @@ def _operator(node: Node, scope: Scope, propose: Propose) -> Replacement:
     views = [_in_heads(view_of(v, scope), v, n) for v, n in zip((query, key, value), heads)]
     if any(view is None for view in views):
         return None
-    made = _operator_attributes(node, [view for view in views if view is not None], mask, lengths, propose)
+    made = _operator_attributes(node, [view for view in views if view is not None], mask, lengths, propose, scope)
     if made is None:
         return None
     sources = [_flat(view.source, node, scope) for view in views if view is not None]
-    return _replacement(node, [*sources, *(v for v in (mask, lengths) if v is not None)], made, scope)
+    more = [v for v in (mask, lengths) if v is not None and not {"allow", "add", "until"}.isdisjoint(made["steps"])]
+    return _replacement(node, [*sources, *more], made, scope)
+
+
+def _later_keys(mask: Value, scope: Scope) -> int | None:
+    """Which key the first query sees last, where a mask that constants make hides just the keys after one more for each
+    query; None for any other mask."""
+    array = _of_constants(mask, scope)
+    if array is None or array.ndim < 2 or 0 in array.shape:
+        return None
+    seen = array if array.dtype == np.bool_ else array == 0
+    if array.dtype != np.bool_ and not (array[~seen] <= np.finfo(array.dtype).min).all():
+        return None
+    queries, keys = array.shape[-2:]
+    later = int(seen.reshape(-1, queries, keys)[0, 0].sum()) - 1
+    wanted = np.arange(keys) <= np.arange(queries)[:, None] + later
+    return later if later >= 0 and min(queries, keys) > 1 and (seen == wanted).all() else None
+
+
+def _of_constants(value: Value, scope: Scope, nodes: int = 8) -> Array | None:
+    """What a value is that a few nodes make of constants alone, although it is too large to be one itself."""
+    array, maker = scope.constant(value), scope.producer(value)
+    if array is not None or maker is None or not nodes or maker.graphs or is_random(maker):
+        return array
+    size = static_size(value.type)
+    if size is None or size > model.MOST_MASK:
+        return None
+    given = [None if v is None else _of_constants(v, scope, nodes - 1) for v in maker.inputs]
+    if any(v is not None and found is None for v, found in zip(maker.inputs, given)):
+        return None
+    made = results_of(maker, given)
+    return None if made is None else made[maker.outputs.index(value)]
 
 
 def _in_heads(view: View, value: Value, heads: int) -> View | None:
@@ -501,7 +532,7 @@ def _in_heads(view: View, value: Value, heads: int) -> View | None:
 
 
 def _operator_attributes(
-    node: Node, views: Sequence[View], mask: Value | None, lengths: Value | None, propose: Propose
+    node: Node, views: Sequence[View], mask: Value | None, lengths: Value | None, propose: Propose, scope: Scope
 ) -> dict[str, Any] | None:
     """The attributes for an Attention; heads of queries that share keys are neighbours, or queries of one head."""
     packed = len(node.outputs[0].tensor.dims) == 3
@@ -512,7 +543,10 @@ def _operator_attributes(
     if not all(isinstance(n, int) for n in (heads, key_heads, size)):
         return None
     shared, around = heads // key_heads, (batch, heads)
-    is_causal = bool(node.attributes.get("is_causal", 0))
+    is_causal, later = bool(node.attributes.get("is_causal", 0)), None
+    if mask is not None and not is_causal and lengths is None and same_shape(mask.tensor.dims[-2:], (queries, keys)):
+        later = _later_keys(mask, scope)
+        mask = mask if later is None else None
     last = queries if is_causal else 0  # of the lengths; a lone query sees all of them
     if not isinstance(last, int):
         if lengths is not None:
@@ -537,8 +571,8 @@ def _operator_attributes(
         steps.append(("allow" if mask.tensor.dtype == "bool" else "add", 0.0))
     if lengths is not None:
         steps.append(("until", float(last)))
-    elif is_causal:
-        steps.append(("causal", 0.0))
+    elif is_causal or later is not None:
+        steps.append(("causal", float(later or 0)))
     return {
         "sizes": _numbers(sizes), "query": places[0], "key": places[1], "value": places[2],
         "steps": [step for step, _ in steps], "numbers": [number for _, number in steps],

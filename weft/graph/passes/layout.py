@@ -118,7 +118,7 @@ class _Chooser:
                 takers = [g for g in self.readers.get(value, ()) if self.takes(g, value)]
                 if len(takers) == len(self.readers.get(value, ())) and takers and value not in self.wanted:
                     blocked[value] = factor
-                elif takers:
+                elif takers or self.turns_back(group, value):
                     blocked[value] = factor
                     copies[value] = Value(f"{value.name}_blocks", value.type)
         layouts = {copies.get(v, v): self.layout(v, factor) for v, factor in blocked.items()}
@@ -168,6 +168,10 @@ class _Chooser:
     def feeds(self, group: Group, value: Value) -> bool:
         """Whether only convolutions that multiply several channels at once read what a group moves."""
         return group.kind == "injective" and not group.is_view and self.is_convolved(value)
+
+    def turns_back(self, group: Group, value: Value) -> bool:
+        """Whether what the caller gets is better made in blocks first, and turned by a kernel of its own."""
+        return False
 
     def is_convolved(self, value: Value) -> bool:
         """Whether only such convolutions read a value."""
@@ -281,6 +285,11 @@ class _Whole(_Chooser):
             channels_first.update(node.outputs)
         return True
 
+    def choose(self) -> Laid:
+        """The same; what turns channels that lie together to the end stands apart, since it moves nothing."""
+        laid = super().choose()
+        return Laid([new for g in laid.groups for new in _without_turns(g, laid.layouts)], laid.layouts, laid.plain)
+
     def convolves(self, anchor: Node) -> bool:
         """Whether a convolution reads channels together: one in groups has its channels apart."""
         groups = int(anchor.attributes.get("group", 1))
@@ -295,6 +304,10 @@ class _Whole(_Chooser):
         return all(self.takes(r, value) for r in readers) and any(
             r.anchor is not None and _mixes_channels(r.anchor) and r.anchor.inputs[0] is value for r in readers
         )
+
+    def turns_back(self, group: Group, value: Value) -> bool:
+        """A convolution's rows are places: stored channel by channel, each element would be written alone."""
+        return value in self.wanted and group.anchor is not None and _mixes_channels(group.anchor)
 
     def layout(self, value: Value, factor: int) -> Layout:
         """Nothing around it: a fetch beyond an edge gives zeros."""
@@ -323,6 +336,34 @@ def _turns(node: Node, to_last: bool) -> bool:
     rank = len(node.outputs[0].tensor.dims)
     last, first = [0, *range(2, rank), CHANNEL], [0, rank - 1, *range(1, rank - 1)]
     return list(node.attributes.get("perm") or range(rank)[::-1]) == (last if to_last else first)
+
+
+def moves_nothing(group: Group, layouts: Mapping[Value, Layout]) -> bool:
+    """Whether a group only turns channels to where they lie already, or from there: its bytes stay where they are."""
+    node = group.nodes[0]
+    source, made = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if len(group.nodes) > 1 or group.kind == "host" or source is None:
+        return False
+    whole = {v: v in layouts and layouts[v].factor == channels_of(v) for v in (source, made)}
+    if whole[source] and made not in layouts:
+        return _turns(node, to_last=True)
+    return whole[made] and source not in layouts and _turns(node, to_last=False)
+
+
+def _without_turns(group: Group, layouts: Mapping[Value, Layout]) -> list[Group]:
+    """A group, and before it those of its nodes that move nothing."""
+    first = [(n, v) for n in group.nodes for v in n.inputs[:1] if v is not None and v in layouts]
+    turns = [Group([n], [v], n.outputs, "injective", None) for n, v in first]
+    free = [g for g in turns if g.inputs[0] in group.inputs and moves_nothing(g, layouts) and len(group.nodes) > 1]
+    if not free:
+        return [group]
+    gone = {node for one in free for node in one.nodes}
+    made = [one.outputs[0] for one in free]
+    nodes = [node for node in group.nodes if node not in gone]
+    read = {v for node in nodes for v in node.inputs}
+    inputs = [*(v for v in group.inputs if v in read), *(v for v in made if v in read)]
+    rest = Group(nodes, inputs, [v for v in group.outputs if v not in made], group.kind, group.anchor)
+    return [*free, rest] if rest.outputs else free
 
 
 def _renamed(group: Group, names: Mapping[Value, Value]) -> Group:

@@ -104,9 +104,9 @@ class _Layout:
         """The indices at which an element is stored."""
         made = [add(i, index_expr(b)) if b else i for i, b in zip(indices, self.before)]
         if self.factor > 1:
-            blocked = made[self.dimension]
-            made[self.dimension] = floordiv(blocked, index_expr(self.factor))
-            made.append(floormod(blocked, index_expr(self.factor)))
+            blocked, is_whole = made[self.dimension], int_value(self.old.shape[self.dimension]) == self.factor
+            made[self.dimension] = index_expr(0) if is_whole else floordiv(blocked, index_expr(self.factor))
+            made.append(blocked if is_whole else floormod(blocked, index_expr(self.factor)))
         return [simplify(i, ranges) for i in made]
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Expr, Load, Var, index_expr, int_value
 from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import map_all, substitute, walk
-from weft.loop.ir import Block, For, Func, Stmt, Store
+from weft.loop.ir import Axis, Block, For, Func, Stmt, Store, seq
 from weft.loop.regions import block_regions
 from weft.loop.tree import (
     axis_loops,
     block_of,
     block_path,
+    blocks_in,
     map_bindings,
     readers,
     replace_last,
+    taken_names,
+    unique_name,
     without_buffers,
     writers,
 )
-from weft.loop.visit import Mutator
+from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 from weft.schedule.primitives.marks import check_marks, has_opaque_access
 from weft.schedule.registry import Result, primitive
 
@@ -62,12 +66,21 @@ def compute_inline(func: Func, block: str) -> Result:
 
     rewrite: for i: B[i] = f(i)        ->  for i: C[i] = g(f(i))
              for i: C[i] = g(B[i])
+
+    An output goes into a copy of it (cache_read) that some loops fill whole, row by row say, and is stored from there:
+
+    rewrite: for i, j: B[i, j] = f(i, j)           for i: for j: B_shared[i, j] = f(i, j)
+             for i: for j: B_shared[i, j] = B[i, j]       for j: B[i, j] = B_shared[i, j]
+                    ...                        ->         ...
     """
     path = block_path(func, block, "compute_inline")
     producer = block_of(path)
     store = _plain_store(producer, "compute_inline")
     if store.buffer in func.buffers:
-        raise ScheduleError("compute_inline", block, f"{store.buffer.name} is an output, which has to be stored")
+        func = _stored_from_copy(func, producer, store)
+        path = block_path(func, block, "compute_inline")
+        producer = block_of(path)
+        store = _plain_store(producer, "compute_inline")
     alone = {i for i in store.indices if isinstance(i, Var)}
     ones: dict[Var, Expr] = {
         axis.var: index_expr(0) for axis in producer.axes if int_value(axis.extent) == 1 and axis.var not in alone
@@ -98,6 +111,87 @@ def compute_inline(func: Func, block: str) -> Result:
     made = without_buffers(rest.replace(body=body), [store.buffer])
     check_marks(made, "compute_inline", block)
     return Result(made)
+
+
+def _stored_from_copy(func: Func, producer: Block, store: Store) -> Func:
+    """The program with an output under another name, and stored from the only copy of it; refused where some of it
+    might not be copied."""
+    refused = ScheduleError(
+        "compute_inline", producer.name, f"{store.buffer.name} is an output, which has to be stored"
+    )
+    found = readers(func.body, store.buffer)
+    path = block_path(func, found[0].name, "compute_inline") if len(found) == 1 else []
+    copy = found[0].body if len(found) == 1 else None
+    if not isinstance(copy, Store) or not isinstance(copy.value, Load) or copy.predicate is not None:
+        raise refused
+    own, around = _own_loops(path)
+    axes, copied = [axis.var for axis in found[0].axes], (tuple(copy.indices), tuple(copy.value.indices))
+    if copied != (tuple(axes), tuple(axes)) or len(axes) != len(store.buffer.shape) or not around:
+        raise refused
+    if not _fills(func, found[0], own, around[-1]) or len(writers(func.body, copy.buffer)) > 1:
+        raise refused
+    taken = taken_names(func)
+    hidden = Buffer(unique_name(f"{store.buffer.name}_made", taken), store.buffer.dtype, store.buffer.shape)
+    new: dict[Var, Expr] = {loop.var: Var(unique_name(loop.var.name, taken)) for loop in own}
+    bindings = [substitute(binding, new) for binding in found[0].bindings]
+    predicate = substitute(found[0].predicate, new)
+    fresh = [Axis(Var(axis.var.name), axis.extent, axis.kind) for axis in found[0].axes]
+    at = [axis.var for axis in fresh]
+    name = unique_name(f"{store.buffer.name}_stored", taken)
+    empty = found[0].replace(name=name, axes=fresh, bindings=bindings, predicate=predicate)
+    stored = rebody(empty, Store(store.buffer, at, Load(copy.buffer, at)), None)
+    nest: Stmt = stored
+    for loop in reversed(own):
+        variable = new[loop.var]
+        assert isinstance(variable, Var)
+        nest = loop.replace(var=variable, body=nest)
+    position = len(path) - 1 - len(own)
+    made = replace_last(func, path[: position + 1], seq(path[position], nest))
+    renamed = BufferReplacer({store.buffer: hidden})
+
+    def change(block: Block, _: object) -> Block:
+        changed = renamed.stmt(block) if block.name in (producer.name, found[0].name) else block
+        assert isinstance(changed, Block)
+        return changed
+
+    return made.replace(body=map_bindings(made.body, change, []), allocations=[*func.allocations, hidden])
+
+
+def _own_loops(path: Sequence[Stmt]) -> tuple[list[For], list[For]]:
+    """The loops directly around a block that hold nothing else, and those around these, outermost first."""
+    at = len(path) - 1
+    while at > 0 and isinstance(path[at - 1], For) and len(blocks_in(path[at - 1])) == 1:
+        at -= 1
+    return [s for s in path[at:] if isinstance(s, For)], [s for s in path[:at] if isinstance(s, For)]
+
+
+def _fills(func: Func, copy: Block, own: Sequence[For], around: For) -> bool:
+    """Whether a copy comes by all of its elements: along an axis by a loop of its own, or where a block beside it does
+    that writes an output, and so all there is."""
+    whole = {loop.var: loop.extent for loop in own}
+    once: dict[Var, Expr] = {
+        loop.var: index_expr(0) for loop in walk_stmts(around) if isinstance(loop, For) and int_value(loop.extent) == 1
+    }
+    outputs = [b for b in blocks_in(around) if any(w.buffer in func.buffers for w in b.writes)]
+    wanted = [
+        (axis.extent, binding)
+        for axis, binding in _places(copy, once)
+        if not (isinstance(binding, Var) and binding in whole and structural_equal(whole[binding], axis.extent))
+        and not (int_value(axis.extent) == 1 and int_value(binding) == 0)
+    ]
+    return any(
+        all(
+            any(structural_equal(extent, axis.extent) and structural_equal(at, binding) and axis.kind == "spatial"
+                for axis, binding in _places(other, once))
+            for extent, at in wanted
+        )
+        for other in outputs
+    )  # fmt: skip
+
+
+def _places(block: Block, once: Mapping[Var, Expr]) -> Iterator[tuple[Axis, Expr]]:
+    """The axes of a block and what they are bound to, without loops that run once."""
+    return ((axis, simplify(substitute(at, once))) for axis, at in zip(block.axes, block.bindings))
 
 
 def _check_private(func: Func, path: Sequence[Stmt], store: Store, consumer: Block) -> None:

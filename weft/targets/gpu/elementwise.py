@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.expr.nodes import Load, Var
+from weft.expr.nodes import Load, Var, int_value
+from weft.loop.ir import Axis
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule
@@ -144,32 +145,51 @@ def vector_lanes(facts: Facts, target: Target) -> int:
         return 1
     last = facts.spatial[-1]
     steps = {load: facts.step(load, last.var) for load in facts.loads}
-    if facts.store_step(last.var) != 1 or not set(steps.values()) <= {0, 1}:
+    apart = [load for load, step in steps.items() if step not in (0, 1)]
+    if facts.store_step(last.var) != 1 or not all(_is_gathered(facts, load) for load in apart):
         return 1
     wide = [load for load, step in steps.items() if step == 1]
     widest = max(facts.target.dtype.bytes, *(load.buffer.dtype.bytes for load in wide), 0)
     return nest.whole_vectors(facts, last, wide, min(nest.threads_of(target).vector_bytes // widest, model.MOST_LANES))
 
 
+def _is_gathered(facts: Facts, load: Load) -> bool:
+    """Whether neighbours along the last axis lie apart, but those of neighbouring vectors nearly side by side: planes
+    of an image that become channels of a place."""
+    if len(facts.spatial) < 2 or extent(facts.spatial[-1]) > model.MOST_GATHERED:
+        return False
+    step = facts.step(load, facts.spatial[-2].var)
+    return step is not None and 0 < step <= model.NEAR
+
+
 # ------------------------------------------------------------------------------------------------------ transposition
 
 
 def _turned_load(facts: Facts) -> tuple[Load, int] | None:
-    """A load of a whole tensor whose neighbours lie along another axis than the last, and the number of that axis."""
+    """A load of a whole tensor whose neighbours lie along another axis than those of what is stored, and the number of
+    that axis."""
     if facts.store is None or len(facts.spatial) < 2:
         return None
-    last = facts.spatial[-1]
+    last = _stored_along(facts)
     for load in facts.loads:
-        if facts.step(load, last.var) in (0, 1) or not all(isinstance(i, Var) for i in load.indices):
+        moving = [i for i in load.indices if int_value(i) != 0]
+        if facts.step(load, last.var) in (0, 1) or not all(isinstance(i, Var) for i in moving):
             continue
-        if len(set(load.indices)) != len(load.indices) or not load.indices:
+        if len(set(moving)) != len(moving) or not moving:
             continue
         if sum(other.buffer is load.buffer for other in facts.loads) > 1:
             continue  # also read elsewhere: the tile would have to hold both places
-        for position, axis in enumerate(facts.spatial[:-1]):
-            if load.indices[-1] is axis.var and min(extent(axis), extent(last)) >= model.LEAST_TURNED:
+        for position, axis in enumerate(facts.spatial):
+            short = min(extent(axis), extent(last)) < model.LEAST_TURNED
+            if load.indices[-1] is axis.var and axis is not last and not short:
                 return load, position
     return None
+
+
+def _stored_along(facts: Facts) -> Axis:
+    """The axis along which a block stores neighbours; the last one where none does."""
+    along = (axis for axis in reversed(facts.spatial) if extent(axis) > 1 and facts.store_step(axis.var) == 1)
+    return next(along, facts.spatial[-1])
 
 
 def match_transposition(unit: Unit) -> Sketch | None:
@@ -185,12 +205,12 @@ def match_transposition(unit: Unit) -> Sketch | None:
 def _through_shared(unit: Unit, load: Load, position: int, rows: int) -> None:
     """A tile is read along the input's rows into padded shared memory, and written along the output's."""
     s, stage = unit.schedule, unit.schedule[unit.facts.block.name]
-    loops = nest.spatial_loops(stage)
-    other, last = loops[position], loops[-1]
+    loops, axis = nest.spatial_loops(stage), _stored_along(unit.facts)
+    other, last = loops[position], loops[unit.facts.spatial.index(axis)]
     tile = s.cache_read(load.buffer, "shared", [stage.name])
     other_block, other_in = stage.split(other, factor=model.TILE)
     last_block, last_in = stage.split(last, factor=model.TILE)
-    outer = [loop for loop in loops[:-1] if loop is not other]
+    outer = [loop for loop in loops if loop is not other and loop is not last]
     stage.reorder(*outer, other_block, last_block, other_in, last_in)
     grid = nest.fuse_all(stage, [*outer, other_block, last_block])
     stage.bind(grid, "blockIdx.x")
@@ -198,7 +218,7 @@ def _through_shared(unit: Unit, load: Load, position: int, rows: int) -> None:
     _rows_of_threads(stage, other_in, last_in, rows)
     *others, column = nest.long_loops(tile)
     _rows_of_threads(tile, nest.fuse_all(tile, others), column, rows)
-    padded = load.indices.index(unit.facts.spatial[-1].var)  # the output's last axis: its stride meets other banks
+    padded = load.indices.index(axis.var)  # the output's last axis: its stride meets other banks
     tile.storage_align(padded, model.TILE, 1)
 
 

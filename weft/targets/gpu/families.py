@@ -44,7 +44,7 @@ def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
 
 FAMILIES = Families(
     inline=Inlining(
-        attention.STAGES, model.INLINED_TWICE, model.INLINED_READERS, in_contractions=model.INLINED_IN_CONTRACTIONS
+        attention.STAGES, model.INLINED_TWICE, model.INLINED_READERS, model.INLINED_IN_CONTRACTIONS, windows.keeps
     ),
     whole=(attention_stream.match, attention.match),
     contractions=(product.match,),

@@ -99,6 +99,8 @@ VECTORS_FOR_EACH, COPIES, COPIED_THREADS, COPIED_LOADS = 2, 4, 2, 3
 a multiprocessor holds have so many times as much to do, and a block so few operands."""
 TILE, LEAST_TURNED = 32, 16
 """Rows and columns of the tile through which a transposition goes, and the shortest side that is worth one."""
+NEAR, MOST_GATHERED = 8, 64
+"""Vectors made of elements that lie apart: how far apart those of the next vector may be, and the longest last axis."""
 SCATTERED = 2.0
 """How much longer memory takes when neighbouring threads do not read neighbours in memory."""
 
@@ -134,8 +136,9 @@ MOST_WAITING_ROWS = 8
 SHARED_FROM, SHARED_ELEMENTS = 128, 64
 """A reduction at the elements of its reader is shared by threads where it is deeper than this, and where each thread of
 a warp of every multiprocessor has fewer elements than this."""
-UNROLLED_ROWS, UNROLLED_TAPS, FINAL = 8, 9, 16
-"""The longest loops over a row, and over a window, that are unrolled; how many parts one thread adds up at the end."""
+UNROLLED_ROWS, UNROLLED_TAPS, FINAL, ROW_TURNS = 8, 9, 16, 32
+"""The longest loops over a row, and over a window, that are unrolled; how many parts one thread adds up at the end; the
+most elements or vectors of a row that a thread asks for at once."""
 
 # Columns in vectors: from a sweep on an H200 over six sizes, N and K from 1024 to 11008, float32 and bfloat16; four
 # more were looked at afterwards. For any other machine they are a judgement.
@@ -159,6 +162,8 @@ WINDOW_TAPS, WINDOW_THREADS = 64, 64
 WINDOW_PLACES, WINDOW_BUSY, WINDOW_WRITTEN = (4, 2, 1), 512, 64
 """Neighbouring places of a thread, where so many threads are left for a multiprocessor; products of a channel that are
 written out, beyond which rows of a window are a loop. Judgements."""
+WINDOW_KEPT, ROW_VECTOR = 128, 16
+"""Elements of an image that a thread keeps in registers for the taps of a row; bytes of a vector of them."""
 UNIT_DEPTH, UNIT_THREADS = 32, 512
 """Recurrences: a product over fewer values is not worth several threads; more threads of a block wait longer for one
 another than they hide."""

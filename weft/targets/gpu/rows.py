@@ -16,6 +16,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, FloorDiv, Var, floormod, index_expr, int_value
 from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, substitute
+from weft.loop.tree import writers
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
@@ -180,7 +181,7 @@ def share_row(stage: Stage, threads: int, lanes: int) -> None:
         stage.bind(flat, "threadIdx.x")
     else:
         outer, inner = stage.split(flat, factor=threads)
-        is_short = nest.extent_of(stage, outer) <= model.UNROLLED_ROWS
+        is_short = nest.extent_of(stage, outer) <= model.ROW_TURNS  # all loads of a thread are on their way
         nest.arrange(stage, {inner: "threadIdx.x", outer: "unroll" if is_short else ""})
     if lanes > 1:
         stage.vectorize(vector)
@@ -204,8 +205,31 @@ def _keep_row(rows: _Rows, place: Var, threads: int, most_lanes: int | None = No
                 raise ScheduleError("rows", buffer.name, "it is not just the row that is fetched")
             facts, last = facts_of(copy.block), copy.block.axes[-1]
             wide = most_lanes or machine.vector_bytes // buffer.dtype.bytes
+            stored = _made_inside(rows, buffer, copy)
             lanes = nest.whole_vectors(facts, last, facts.loads, wide)
+            if stored is not None:
+                lanes = min(lanes, vector_lanes(facts_of(copy.block), rows.unit.target))
+                share_row(stored, threads, _from_multiples(copy, lanes))
             share_row(copy, threads, _from_multiples(copy, lanes))
+
+
+def _made_inside(rows: _Rows, buffer: Buffer, copy: Stage) -> Stage | None:
+    """Makes an output that a row is fetched from in its place (a sum with a residual, say): it is stored from there.
+
+    Gives the stage that stores it; None where another kernel makes it, or reads of it would not run along the row.
+    """
+    s, last = rows.s, copy.block.axes[-1].var
+    makers = [block.name for block in writers(s.func.body, buffer)]
+    if len(makers) != 1 or makers[0] in rows.unit.done:
+        return None
+    before = set(names_of(s))
+    with s.attempt(f"{makers[0]} in its row", rows.unit.done) as tried:
+        s[makers[0]].compute_inline()
+        facts = facts_of(copy.block)
+        if any(facts.step(load, last) not in (0, 1) for load in facts.loads):
+            raise ScheduleError("rows", makers[0], "it is not made of rows")
+        rows.unit.done.add(makers[0])
+    return s[(set(names_of(s)) - before).pop()] if tried else None
 
 
 def _from_multiples(copy: Stage, lanes: int) -> int:

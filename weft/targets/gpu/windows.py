@@ -7,7 +7,8 @@ In: a short reduction, alone or with the block that takes its results at its own
         acc[p, v] = acc[p, v] + x[…, p, c + v] * w[tap, c + v]     loads as wide as the machine has
       the epilogue, on the vectors
 
-Windows of neighbouring places overlap: what they share is loaded once, and so is the weight.
+Windows of neighbouring places overlap: what they share is loaded once, and so is the weight. An image with zeros around
+it is a stage: a row of it goes into registers, so that no test is around the loads of the taps.
 
 A constant weight is packed so that its channels lie together too, once.
 """
@@ -15,10 +16,13 @@ A constant weight is packed so that its channels lie together too, once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Load, Select, Var
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
-from weft.schedule.facts import Facts, extent
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding
 from weft.schedule.schedule import Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers
@@ -33,8 +37,9 @@ def match(unit: Unit) -> Sketch | None:
     if len(makers) != 1 or facts.is_ordered or not facts.spatial or makers[0].store is None:
         return None
     (made,) = makers
-    lanes = _lanes(facts, made, machine.vector_bytes)
-    while lanes > 1 and facts.points // lanes < machine.multiprocessors * model.WINDOW_THREADS:
+    lanes, padded = _lanes(facts, made, machine.vector_bytes), _padded(unit, made)
+    least = 2 if padded else 1  # a stage that was kept for this sketch needs it
+    while lanes > least and facts.points // lanes < machine.multiprocessors * model.WINDOW_THREADS:
         lanes //= 2
     if lanes < 2 or made.depth > model.WINDOW_TAPS:
         return None
@@ -42,7 +47,7 @@ def match(unit: Unit) -> Sketch | None:
     enough = machine.multiprocessors * model.WINDOW_BUSY
     each = next((n for n in places if n == 1 or facts.points // (lanes * n) >= enough), 1)
     rule = {"threads": nest.threads_for(facts.spatial, machine, lanes * each), "lanes": lanes, "places": each}
-    together, some = [] if made is facts else [made], tuple(sorted(places))
+    together, some = [*([] if made is facts else [made]), *padded], tuple(sorted(places))
 
     def apply(point: Point) -> None:
         _apply(unit, made, point)
@@ -50,8 +55,35 @@ def match(unit: Unit) -> Sketch | None:
     return by_rule("window", unit, rule, apply, together, lanes=powers(lanes)[1:], places=some)
 
 
+def keeps(producer: Facts, reader: Facts) -> bool:
+    """Whether a block reads another, an image with something around it, in a window of vectors of channels."""
+    value = producer.store.value if producer.store is not None else None
+    if (
+        not isinstance(value, Select)
+        or not isinstance(value.then, Load)
+        or not (reader.is_reduction and reader.spatial)
+    ):
+        return False
+    main = main_load(reader)
+    if main is None or main.buffer is not producer.target or not 1 < reader.depth <= model.WINDOW_TAPS:
+        return False
+    channel = reader.spatial[-1].var
+    if any(reader.step(load, channel) == 0 for load in reader.loads):
+        return False  # a product of all channels
+    return sum(extent(axis) > 1 for axis in reader.reduce) > 1 and _lanes(reader, reader, model.ROW_VECTOR) > 1
+
+
+def _padded(unit: Unit, made: Facts) -> list[Facts]:
+    """The stage of an image with something around it, where there is one."""
+    s, main = unit.schedule, main_load(made)
+    before = [facts_of(block_named(s, name)) for name in feeding(s, made.block.name) if name not in unit.done]
+    return [one for one in before if main is not None and one.target is main.buffer and not one.is_reduction]
+
+
 def _lanes(facts: Facts, made: Facts, vector_bytes: int) -> int:
     """Channels that lie together in what is read most and in what is written, in whole vectors."""
+    if not made.spatial:
+        return 1
     last, own, main = facts.spatial[-1], made.spatial[-1], main_load(made)
     if main is None or facts.store is None or facts.store_step(last.var) != 1 or made.step(main, own.var) != 1:
         return 1
@@ -61,6 +93,7 @@ def _lanes(facts: Facts, made: Facts, vector_bytes: int) -> int:
 
 def _apply(unit: Unit, made: Facts, point: Point) -> None:
     s, name, lanes = unit.schedule, made.block.name, point["lanes"]
+    padded = _padded(unit, made)
     _pack(unit, made)
     if made is unit.facts:
         stage = s[name]
@@ -77,20 +110,35 @@ def _apply(unit: Unit, made: Facts, point: Point) -> None:
     thread = nest.bind_loop(stage, nest.fuse_all(stage, [*around, channel]), unit.target, point["threads"])
     nest.mark(stage, {**nest.unrolled(*places), vector: "vectorize"})
     nest.attach(accumulator, stage, thread, "local")
-    _in_vectors(accumulator)
+    _in_vectors(unit, accumulator, [s[one.block.name] for one in padded])
     unit.done.add(accumulator.name)
 
 
-def _in_vectors(accumulator: Stage) -> None:
+def _in_vectors(unit: Unit, accumulator: Stage, padded: Sequence[Stage]) -> None:
     """Taps written out, channels of each as a vector."""
     taps = nest.reduce_loops(accumulator)
     *places, channel = [loop for loop in nest.long_loops(accumulator) if loop not in taps]
     accumulator.reorder(*taps, *places, channel)
+    for image in padded:
+        with unit.schedule.attempt("rows of the window", unit.done) as tried:
+            _keep_row(unit, accumulator, image, taps[0])
+        if not tried:
+            image.compute_inline()
     written = math.prod(nest.extent_of(accumulator, loop) for loop in (*taps, *places))
     kept = taps[: int(len(taps) > 1 and written > model.WINDOW_WRITTEN)]
     nest.mark(
         accumulator, {**nest.unrolled(*[loop for loop in taps if loop not in kept], *places), channel: "vectorize"}
     )
+
+
+def _keep_row(unit: Unit, accumulator: Stage, image: Stage, row: Var) -> None:
+    """What the taps of a row read of an image, once for all of them, into registers."""
+    nest.attach(image, accumulator, row, "local")
+    *places, channel = nest.long_loops(image)
+    if math.prod(nest.extent_of(image, loop) for loop in (*places, channel)) > model.WINDOW_KEPT:
+        raise ScheduleError("window", accumulator.name, "a row of it is too long")
+    nest.mark(image, {**nest.unrolled(*places), channel: "vectorize"})
+    unit.done.add(image.name)
 
 
 def _pack(unit: Unit, made: Facts) -> None:
