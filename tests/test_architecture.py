@@ -78,10 +78,10 @@ FACTS = {
     "MOST_THREADS, pool.device MOST_ANSWER, runtime.model.manifest LARGEST, runtime.model.module_file MOST_SWELLING "
     "MOST_SMALL, runtime.native MAXIMUM_THREADS",
     "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP SQUARE, cuda.bulk MOST_ROWS "
-    "MOST_DIMENSIONS, cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS "
-    "TILE_BYTES, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, graph.passes.cached_attention LANES, "
-    "loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, loop.passes.vectorize MAX_LANES, "
-    "vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",
+    "MOST_DIMENSIONS, cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS TILE_BYTES, "
+    "cuda.streamed DEPTH WIDTHS MOST_ROWS, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, "
+    "graph.passes.cached_attention LANES, loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, "
+    "loop.passes.vectorize MAX_LANES, vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",
     "what numbers a type holds": "cpu.algorithms MOST_WEIGHT, graph.passes.causal_blocks FAR_BELOW, "
     "graph.passes.few_bits MOST_BLOCK, graph.passes.pad_channels ROUNDING SMALLEST, graph.passes.signed_data HALF, "
     "loop.passes.narrow_indices _LEAST _MOST, vdla.offload EXACT",

@@ -6,8 +6,8 @@ convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES are judgements
 fitted them. What stands from UNBLOCKED to TRANSFORM_CYCLES was fitted by hand to 42 shapes on an Emerald Rapids
 (AVX-512, seven shapes at a time: noisy; convolutions of 24 to 136 channels, windows over single channels, transposed
 ones), OPEN_WINDOW and PACKING_CYCLES to a depthwise convolution and a product of `FITTED` on a Neoverse N1. None of
-`benchmarks.odd` (but for SCATTERED_CYCLES), or of the shapes that `benchmarks.cost_model` holds out, is among them; errors there:
-docs/schedules.md.
+`benchmarks.odd` (but for SCATTERED_CYCLES), or of the shapes that `benchmarks.cost_model` holds out, is among them;
+errors there: docs/schedules.md.
 """
 
 from __future__ import annotations
