@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 
+import numpy as np
 import pytest
 
 from benchmarks import conformance
@@ -27,6 +28,20 @@ def test_a_case_on_opencl(name):
     (raw,) = (case for case in all_cases() if case.name == name)
     result = conformance.run_case(conformance.make_case(raw, "node", name), "opencl")
     assert result.outcome in ("compiled", "host"), result.reason
+
+
+def test_halves_that_are_rounded_less():
+    """What is nearer to float32's answer than a reference that rounds each step is right, and nothing else is."""
+    (raw,) = (case for case in all_cases() if case.name == "test_attention_4d_causal_fp16_expanded")
+    case = conformance.make_case(raw, "node", raw.name)
+    given, (wanted,) = case.data[0]
+    q, k, v = (one.astype(np.float32) for one in given)
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    powers = np.exp(np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf))
+    right = (powers / powers.sum(-1, keepdims=True) @ v).astype(np.float16)
+    assert conformance.is_nearer([right], [wanted], given, case)
+    for wrong in (right * np.float16(1.01), wanted + (wanted - right), np.full_like(wanted, np.inf)):
+        assert not conformance.is_nearer([wrong], [wanted], given, case)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.frontends.emit import NUMBERS, Emitter, InTraining, Operand, Unsupported, is_float
@@ -270,7 +271,12 @@ def _shift_left(c: Emitter, x: Operand, y: Operand) -> Value:
 
 @aten("bitwise_right_shift.Tensor", "bitwise_right_shift.Tensor_Scalar", "__rshift__.Scalar", "__rshift__.Tensor")
 def _shift_right(c: Emitter, x: Operand, y: Operand) -> Value:
-    return _floor_divide(c, x, c.op("Pow", c.value(2, c.dtype), c.value(y, c.dtype)))
+    a, b = _pair(c, x, y)
+    signed, bits = c.dtype.startswith("int"), np.iinfo(c.dtype).bits
+    nothing, most = c.value(0, c.dtype), c.value(bits - signed, c.dtype)
+    far = c.op("Or", c.op("Less", b, nothing), c.op("GreaterOrEqual", b, most))  # only the sign is left
+    left = c.where(c.op("Less", a, nothing), -1, nothing, c.dtype) if signed else nothing
+    return c.where(far, left, _floor_divide(c, a, c.op("Pow", c.value(2, c.dtype), c.where(far, nothing, b))))
 
 
 enter(

@@ -312,7 +312,10 @@ def _search(c: Emitter, a: Any, b: Any, *, right: bool = False, side: str | None
     if edges.tensor.rank > 1:
         edges = c.unsqueeze(edges, edges.tensor.rank - 1)
     op = "GreaterOrEqual" if right or side == "right" else "Greater"
-    before = c.op(op, c.unsqueeze(values, values.tensor.rank), edges)
+    values = c.unsqueeze(values, values.tensor.rank)
+    before = c.op(op, values, edges)
+    if is_float(kind):  # no number comes last
+        before = c.op("Or", before, c.op("IsNaN", values))
     return c.op("ReduceSum", c.cast(before, "int64"), [-1], keepdims=0)
 
 

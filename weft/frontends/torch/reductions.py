@@ -297,7 +297,10 @@ def _running_extreme(op: str) -> Any:
         x = _orderable(c, x)
         square, shown, axis = _before(c, x, dim, limits(x.tensor.dtype)[0 if op == "ReduceMax" else 1])
         values = reduce(c, op, square, axis)
-        same = c.op("Equal", square, c.unsqueeze(values, axis))
+        reached = c.unsqueeze(values, axis)
+        same = c.op("Equal", square, reached)
+        if is_float(x.tensor.dtype):
+            same = c.op("Or", same, c.op("And", c.op("IsNaN", square), c.op("IsNaN", reached)))
         places = np.arange(shown.tensor.static[1]).reshape(-1, *[1] * (x.tensor.rank - axis))
         known = c.where(c.op("And", same, shown), c.constant(places), np.int64(-1), "int64")
         return values, reduce(c, "ReduceMax", known, axis)
