@@ -61,10 +61,10 @@ template <typename T> static __device__ __forceinline__ void weft_mma_store(T *t
 }
 
 extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const float *__restrict__ B, float *__restrict__ B_global) {
-  const int32_t i0oi1oo = (int32_t)blockIdx.x;
-  const int32_t i0oi1oi = (int32_t)threadIdx.x;
+  const int32_t i0ooi1ooi0oii1oio = (int32_t)blockIdx.x;
+  const int32_t i0ooi1ooi0oii1oii = (int32_t)threadIdx.x;
   float B_local[16];
-  const int32_t B_base = ((i0oi1oo * 512) + ((i0oi1oi >> 3) * 128)) + ((i0oi1oi & 7) * 4);
+  const int32_t B_base = ((((i0ooi1ooi0oii1oio >> 1) * 1024) + ((i0ooi1ooi0oii1oii >> 2) * 128)) + ((i0ooi1ooi0oii1oio & 1) * 16)) + ((i0ooi1ooi0oii1oii & 3) * 4);
   #pragma unroll
   for (int32_t i0 = 0; i0 < 4; ++i0) {
     {
@@ -81,7 +81,7 @@ extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const float *
       B_local[v7 + 3] = v6;
     }
   }
-  const int32_t B_global_base = (((i0oi1oi & 7) * 256) + (i0oi1oo * 16)) + ((i0oi1oi >> 3) * 4);
+  const int32_t B_global_base = ((((i0ooi1ooi0oii1oio & 1) * 1024) + ((i0ooi1ooi0oii1oii & 3) * 256)) + ((i0ooi1ooi0oii1oio >> 1) * 32)) + ((i0ooi1ooi0oii1oii >> 2) * 4);
   #pragma unroll
   for (int32_t i1i = 0; i1i < 4; ++i1i) {
     {

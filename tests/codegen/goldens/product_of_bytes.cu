@@ -51,10 +51,10 @@ template <typename T> static __device__ __forceinline__ void weft_mma_store(T *t
 typedef struct __align__(16) { int32_t lane[4]; } int32_x4;
 
 extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const int8_t *__restrict__ B, int8_t *__restrict__ B_global) {
-  const int32_t i0oi1oo = (int32_t)blockIdx.x;
-  const int32_t i0oi1oi = (int32_t)threadIdx.x;
+  const int32_t i0ooi1ooi0oii1oio = (int32_t)blockIdx.x;
+  const int32_t i0ooi1ooi0oii1oii = (int32_t)threadIdx.x;
   int8_t B_local[64];
-  const int32_t B_base = ((i0oi1oo * 2048) + ((i0oi1oi >> 3) * 512)) + ((i0oi1oi & 7) * 4);
+  const int32_t B_base = (((((i0ooi1ooi0oii1oii >> 2) & 3) * 512) + (i0ooi1ooi0oii1oio * 32)) + ((i0ooi1ooi0oii1oii >> 4) * 16)) + ((i0ooi1ooi0oii1oii & 3) * 4);
   #pragma unroll
   for (int32_t i0 = 0; i0 < 16; ++i0) {
     {
@@ -71,7 +71,7 @@ extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const int8_t 
       B_local[v7 + 3] = v6;
     }
   }
-  const int32_t B_global_base = (((i0oi1oi & 7) * 256) + (i0oi1oo * 64)) + ((i0oi1oi >> 3) * 16);
+  const int32_t B_global_base = (((i0ooi1ooi0oii1oio * 2048) + ((i0ooi1ooi0oii1oii >> 4) * 1024)) + ((i0ooi1ooi0oii1oii & 3) * 256)) + (((i0ooi1ooi0oii1oii >> 2) & 3) * 16);
   #pragma unroll
   for (int32_t i1i = 0; i1i < 4; ++i1i) {
     {

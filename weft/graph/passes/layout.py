@@ -338,13 +338,18 @@ def _turns(node: Node, to_last: bool) -> bool:
     return list(node.attributes.get("perm") or range(rank)[::-1]) == (last if to_last else first)
 
 
+def _is_whole(layout: Layout, channels: int) -> bool:
+    """Whether all channels of a place lie together, and nothing lies between the places."""
+    return layout.factor == channels and not any(map(any, layout.border))
+
+
 def moves_nothing(group: Group, layouts: Mapping[Value, Layout]) -> bool:
     """Whether a group only turns channels to where they lie already, or from there: its bytes stay where they are."""
     node = group.nodes[0]
     source, made = node.inputs[0] if node.inputs else None, node.outputs[0]
     if len(group.nodes) > 1 or group.kind == "host" or source is None:
         return False
-    whole = {v: v in layouts and layouts[v].factor == channels_of(v) for v in (source, made)}
+    whole = {v: v in layouts and _is_whole(layouts[v], channels_of(v)) for v in (source, made)}
     if whole[source] and made not in layouts:
         return _turns(node, to_last=True)
     return whole[made] and source not in layouts and _turns(node, to_last=False)

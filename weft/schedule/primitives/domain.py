@@ -185,7 +185,7 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
         raise ScheduleError("split_axis", axis, f"the axes of {block} are {', '.join(a.var.name for a in old.axes)}")
     at = found[0]
     size = int_value(old.axes[at].extent)
-    if factor < 1 or size is None or (size % factor and old.axes[at].kind != "spatial"):
+    if size is None or not 1 <= factor <= size or (size % factor and old.axes[at].kind != "spatial"):
         raise ScheduleError("split_axis", axis, f"a factor of {factor} does not divide its extent")
     loops = _own_loops(path)
     binding = old.bindings[at]
