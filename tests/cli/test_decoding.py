@@ -12,6 +12,15 @@ from weft.models.llama import llama_110m
 
 
 @pytest.mark.slow
+def test_decode_in_float32(monkeypatch, capsys):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(decoding, "llama_110m", functools.partial(llama_110m, **LITTLE))
+    told = ["bench", "llama_110m", "--decode", "9", "--prompt", "3", "--weights", "float32", "--against", "ort"]
+    assert main(told) == 0
+    assert float(capsys.readouterr().out.split("logits differ by ")[1]) < 1e-5
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("against", [[], ["--against", "ort"]])
 def test_decode(monkeypatch, capsys, against):
     if against:
@@ -20,7 +29,8 @@ def test_decode(monkeypatch, capsys, against):
     assert main(["bench", "llama_110m", "--decode", "9", "--prompt", "3", "--weights", "int8", *against]) == 0
     said = capsys.readouterr().out
     assert "tokens/s" in said and "of the floor" in said
-    assert not against or float(said.split("logits differ by ")[1]) < 1e-4
+    # On processors with dot products one of the two rounds activations to 8 bits, which the model allows.
+    assert not against or float(said.split("logits differ by ")[1]) < 1e-2
 
 
 def test_other_models_and_options_are_refused(capsys):
