@@ -28,6 +28,7 @@ SHAPES = [
     transposed((12, 9), 16, 16, (3, 3), strides=[2, 2], group=16, pads=[1] * 4),
     transposed((12, 9), 16, 24, (3, 5), strides=[2, 1], group=4, pads=[1] * 4, after="Sigmoid"),
     transposed((6, 7), 16, 16, (1, 1), strides=[2, 2]),
+    transposed((7, 19), 4, 12, (5, 5), strides=[2, 2], group=4, pads=[2, 4, 2, 4], output_padding=[1, 1], batch=3),
 ]
 
 

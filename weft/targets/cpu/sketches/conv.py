@@ -490,9 +490,11 @@ def pack_weight(
     Those of a `phase` that is a part of the tile stand beside each other for each step of the reduction.
     """
     facts = unit.facts
-    copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     names = [f"d{i}" for i in range(len(load.indices))]
-    (lane,) = [n for n, index in zip(names, load.indices) if uses_any(index, {channel.var})]
+    lane, *rest = [n for n, index in zip(names, load.indices) if uses_any(index, {channel.var})]
+    if rest:  # groups with several channels each
+        raise ScheduleError("convolution", facts.block.name, f"{channel.var.name} is in two indices of its weights")
+    copy = unit.schedule.cache_read(load.buffer.name, "global", [facts.block.name])
     parts = _parts(facts, load, names)
     axes = (*outer, *facts.reduce, *([] if phase is None else [phase]))
     order = [parts[axis.var] for axis in axes if axis.var in parts]
