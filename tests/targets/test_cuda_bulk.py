@@ -85,6 +85,16 @@ def test_products(sizes, turned, point):
     assert len(calls(func, "bulk_copy")) >= 2 and not calls(func, "copy_async")
 
 
+def tile_by_bulk(schedule, target):
+    """Schedules the product D by the copy engine, in tiles of 96 columns."""
+    (unit,) = contractions_of(unit_of(schedule, "D", target))
+    found = find_product(unit)
+    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, target))
+    assert tiles.takes()
+    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1,
+                 "copies": 0, "resident": 1})  # fmt: skip
+
+
 @pytest.mark.parametrize("turned", [True, False])
 def test_products_of_tf32(turned):
     """Float32 by the copy engine, too; columns that do not lie along k by way of a turned copy."""
@@ -93,12 +103,7 @@ def test_products_of_tf32(turned):
     r = te.reduce_axis(k, "r")
     made = te.compute((m, n), lambda i, j: te.sum(a[i, r] * (b[j, r] if turned else b[r, j]), axis=r), name="D")
     schedule, target = te.create_schedule(made.op), HOPPER.with_features("tf32")
-    (unit,) = contractions_of(unit_of(schedule, "D", target))
-    found = find_product(unit)
-    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, target))
-    assert tiles.takes()
-    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1,
-                 "copies": 0, "resident": 1})  # fmt: skip
+    tile_by_bulk(schedule, target)
     func, random = target.lower(schedule.func), np.random.default_rng(0)
     x, y = (random.standard_normal((size, k), np.float32) for size in (m, n))
     given = {"a": x, "b": y if turned else np.ascontiguousarray(y.T), "D": np.full((m, n), 7, np.float32)}
@@ -119,12 +124,7 @@ def test_products_of_float8_with_scales():
     sums = te.compute((m, n), lambda i, j: te.sum(a[i, r].astype("float32") * b[j, r].astype("float32"), axis=r))
     scaled = te.compute((m, n), lambda i, j: sums[i, j] * (rows[i] * columns[j]), name="D")
     schedule = te.create_schedule(scaled.op)
-    (unit,) = contractions_of(unit_of(schedule, "D", HOPPER))
-    found = find_product(unit)
-    tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
-    assert tiles.takes()
-    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1,
-                 "copies": 0, "resident": 1})  # fmt: skip
+    tile_by_bulk(schedule, HOPPER)
     func = HOPPER.lower(schedule.func)
     random = np.random.default_rng(0)
     x, y = (random.standard_normal((size, k)).astype(numpy_type(kind)) for size, kind in zip((m, n), kinds))

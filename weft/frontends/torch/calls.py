@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -198,6 +199,7 @@ def _compiled(guard: str) -> Any:
     return compile(guard, "<guard>", "eval")
 
 
+logger = logging.getLogger("weft.frontends")
 _SIZE = re.compile(r"(L((?:\[[^\[\]]+\])+)\.size\(\)\[(\d+)\])")
 _IN_A_GUARD = (
     ast.Expression, ast.Compare, ast.cmpop, ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.BoolOp, ast.boolop,
@@ -218,9 +220,11 @@ def guards_of(program: Any) -> list[tuple[str, dict[str, tuple[str, int]]]]:
         try:
             parts = list(ast.walk(ast.parse(text, mode="eval")))
         except SyntaxError:
-            continue
+            parts = [ast.Pass()]
         if all(isinstance(one, _IN_A_GUARD) and (not isinstance(one, ast.Name) or one.id in places) for one in parts):
             found.append((text, places))
+        else:
+            logger.info("a guard of torch's is not checked when the model is called: %s", text)
     return found
 
 

@@ -263,8 +263,8 @@ def can_trap(e: Expr, sizes: Collection[Var] = ()) -> bool:
     none of some sizes."""
     if walk(e, Load, Address) or has_effect(e):
         return True
-    divisions = walk(e, FloorDiv, FloorMod, TruncDiv, TruncMod)
-    divisors = [node.b for node in divisions]  # type: ignore[attr-defined]
+    kinds = (FloorDiv, FloorMod, TruncDiv, TruncMod)
+    divisors = [node.b for node in walk(e, *kinds) if isinstance(node, kinds)]
     return any(type(b) is not Const and b not in sizes for b in divisors)
 
 
