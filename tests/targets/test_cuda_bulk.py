@@ -41,6 +41,7 @@ def lowered(
     copies=0,
     parts=1,
     resident=1,
+    cluster=0,
 ):
     """A product by a point of the space on a machine of few multiprocessors; its schedule, and lowered."""
     schedule, kind, reference = product(*sizes, turned, dtype)
@@ -49,7 +50,7 @@ def lowered(
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     tiles.machine = replace(tiles.machine, multiprocessors=blocks)
     tiles.apply({"groups_y": groups_y, "groups_x": groups_x, "tiles_y": tiles_y, "width": width, "stages": stages,
-                 "band": band, "parts": parts, "copies": copies, "resident": resident})  # fmt: skip
+                 "band": band, "parts": parts, "copies": copies, "resident": resident, "cluster": cluster})  # fmt: skip
     verify(schedule.func)
     return schedule.func, HOPPER.lower(schedule.func), kind, reference
 
@@ -92,7 +93,7 @@ def tile_by_bulk(schedule, target):
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, target))
     assert tiles.takes()
     tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 96, "stages": 3, "band": 2, "parts": 1,
-                 "copies": 0, "resident": 1})  # fmt: skip
+                 "copies": 0, "resident": 1, "cluster": 0})  # fmt: skip
 
 
 @pytest.mark.parametrize("turned", [True, False])

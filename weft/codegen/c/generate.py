@@ -178,7 +178,8 @@ def _bounds(module: Module, launch: Launch) -> str:
     """What the compiler is told about a launch: its threads, and how many blocks a multiprocessor has to hold.
 
     Unless it knows that, NVIDIA's compiler saves registers for further blocks, and loads wait for one another instead.
-    A schedule says so by the annotation "resident" of a loop over blocks; of few blocks each has one for itself.
+    A schedule says so by the annotation "resident" of a loop over blocks; of few blocks each has one for itself. Blocks
+    that run together are the annotation "cluster".
     """
     if module.dialect.name == "opencl":
         return f" __attribute__((reqd_work_group_size({', '.join(map(str, launch.block))})))"
@@ -190,7 +191,9 @@ def _bounds(module: Module, launch: Launch) -> str:
     alone = facts is not None and blocks is not None and blocks <= facts.multiprocessors
     loops = [s for s in walk_stmts(launch.body) if isinstance(s, For) and s.kind == "thread"]
     held = 1 if alone else max((int(s.annotations.get("resident", 0)) for s in loops), default=0)
-    return f" __launch_bounds__({math.prod(launch.block)}{f', {held}' if held else ''})"
+    cluster = max((int(s.annotations.get("cluster", 1)) for s in loops), default=1)
+    together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
+    return f"{together} __launch_bounds__({math.prod(launch.block)}{f', {held}' if held else ''})"
 
 
 def _read_scalar(c: Context, param: Var) -> None:

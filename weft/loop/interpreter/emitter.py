@@ -56,7 +56,7 @@ class Level:
     @property
     def is_thread(self) -> bool:
         """Whether this is a loop over threads of a block."""
-        return (self.loop.thread or "").startswith("threadIdx")
+        return (self.loop.thread or "").startswith(THREADS)
 
     @property
     def is_virtual(self) -> bool:
@@ -305,7 +305,9 @@ class Emitter:
             self.emit(f"{names.initialized}[{position}] = 1")
 
 
-_THREAD_TAGS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+THREADS = ("threadIdx", "clusterRank")
+"""How the tags of loops begin whose iterations run side by side, and see the same shared memory."""
+_THREAD_TAGS = ("clusterRank.x", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 def is_shared(buffer: Buffer) -> bool:

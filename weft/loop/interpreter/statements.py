@@ -19,7 +19,7 @@ from typing import Any
 from weft.core.errors import InterpreterError
 from weft.expr.intrinsics import PURE
 from weft.expr.nodes import Buffer, Call, Expr
-from weft.loop.interpreter.emitter import UNBOUNDED, Level, Place, Value, is_atom, is_local, is_shared, literal
+from weft.loop.interpreter.emitter import THREADS, UNBOUNDED, Level, Place, Value, is_atom, is_local, is_shared, literal
 from weft.loop.interpreter.expressions import Expressions
 from weft.loop.interpreter.failures import Failures
 from weft.loop.interpreter.memory import compact_strides, memory_size
@@ -118,7 +118,7 @@ class Statements(Expressions):
 
     def _starts_threads(self, s: Stmt) -> bool:
         return any(
-            isinstance(stmt, For) and (stmt.thread or "").startswith("threadIdx") and stmt.thread not in self.launched
+            isinstance(stmt, For) and (stmt.thread or "").startswith(THREADS) and stmt.thread not in self.launched
             for stmt in walk_stmts(s)
         )
 
@@ -211,14 +211,14 @@ class Statements(Expressions):
         if tag in self.launched:
             self._same_thread(s, extent)
             return
-        threads = tag.startswith("threadIdx")
-        if not threads and tag != "vthread" and any(other.startswith("threadIdx") for other in self.launched):
+        threads = tag.startswith(THREADS)
+        if not threads and tag != "vthread" and any(other.startswith(THREADS) for other in self.launched):
             raise InterpreterError(
                 f"the loop {s.var.name} ({tag}) of {self.failures.function!r} stands inside a loop over threadIdx: "
                 "reorder the loops so that blockIdx is outside"
             )
         shared: list[Allocation] = []
-        if threads and not any(other.startswith("threadIdx") for other in self.launched):
+        if threads and not any(other.startswith(THREADS) for other in self.launched):
             shared = shared_inside(s)
         for allocation in shared:
             self.allocate(allocation, s)

@@ -11,8 +11,14 @@ were announced, and all bytes that they expected. `bulk_wait` waits until the ph
     bulk_expect(bar, bytes)       arrives, and lets the phase wait for so many bytes
     bulk_copy(to, from, bar, rank, shape…, strides…, box…, corner…)      their bytes are counted when they are there
     bulk_arrive(bar)              arrives
+    bulk_share(to, from, bar, many, own, part, bars, rank, shape…)      the same copy to all blocks of a cluster at once
+    bulk_arrive_at(bar, block, own, bars)                               arrives at the barrier of one of these blocks
     bulk_wait(bar, parity)        waits
+    bulk_meet()                   a barrier of all threads of a cluster
     bulk_registers(n, more)       from here on this group of threads has n registers a thread, more or fewer than before
+
+Blocks of a cluster (a loop "clusterRank.x") each have a part of every shared buffer, `part` elements or `bars` barriers
+long; addresses are those of the block's own, number `own`. `cluster` makes shared memory of one block of that.
 
 The interpreter lets a copy arrive as late as the program allows: a tile that is read before somebody has waited for it
 is a race, and so is one that is filled anew while it is still on its way; a phase that nobody ends is a deadlock.
@@ -20,6 +26,7 @@ is a race, and so is one that is filled anew while it is still on its way; a pha
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +73,7 @@ from weft.loop.regions import conjuncts
 from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, LINES, swizzled
 
 INIT, EXPECT, COPY, ARRIVE, WAIT = "bulk_init", "bulk_expect", "bulk_copy", "bulk_arrive", "bulk_wait"
-REGISTERS = "bulk_registers"
+REGISTERS, SHARE, ARRIVE_AT, MEET = "bulk_registers", "bulk_share", "bulk_arrive_at", "bulk_meet"
 MOST_ROWS, MOST_DIMENSIONS = 256, 5
 """Elements of a box along any dimension; dimensions of a tensor."""
 
@@ -98,6 +105,30 @@ class Box:
         """Bytes of the tile."""
         return self.lines * math.prod(self.box) * self.tile.dtype.bytes
 
+    def divided(self, many: int) -> int | None:
+        """The dimension of which so many blocks can each copy a part, whole swizzled lines; None where there is none."""
+        at = next((d for d, size in enumerate(self.box[:-1]) if size > 1), None)
+        if at is None or self.box[at] % many or math.prod(self.box[at:-1]) // many % LINES:
+            return None
+        return at
+
+    def shared(self, tile: Buffer, stage: Expr, barrier: Address, many: int, own: Expr) -> Stmt:
+        """The copies of one block's part of a tile, to all of so many blocks of a cluster."""
+        at = self.divided(many)
+        assert at is not None
+        box = [size // many if d == at else size for d, size in enumerate(self.box)]
+        source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
+        part = [math.prod(int_value(n) or 0 for n in buffer.shape) // many for buffer in (tile, barrier.buffer)]
+        each, made = math.prod(self.box[:-1]) // many, []
+        for line in range(self.lines):
+            corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
+            corner[at] = add(corner[at], mul(own, index_expr(box[at])))
+            inside = _place(tile.shape[1:], add(mul(own, index_expr(each)), index_expr(line * each * many)), self.box[-1])
+            to = Address(tile, [stage, *inside], "w")
+            numbers = len(box), *self.shape, *self.strides, *box, *corner
+            made.append(call(SHARE, to, source, barrier, many, own, *part, *numbers))
+        return seq(*made)
+
     def copies(self, tile: Buffer, stage: Expr | None, barrier: Address) -> Stmt:
         """The copies into a tile, or into one part of a tile of several parts."""
         source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
@@ -110,6 +141,16 @@ class Box:
             to = Address(tile, inside if stage is None else [stage, *inside], "w")
             made.append(call(COPY, to, source, barrier, len(self.box), *self.shape, *self.strides, *self.box, *corner))
         return seq(*made)
+
+
+def _place(shape: Sequence[Expr], row: Expr, line: int) -> list[Expr]:
+    """The indices of the first element of a line, of a tile whose lines follow one another."""
+    made, sizes = [index_expr(0)], [int_value(n) or 1 for n in shape]
+    assert sizes[-1] == line
+    for size in reversed(sizes[1:-1]):
+        made.insert(0, floormod(row, index_expr(size)))
+        row = floordiv(row, index_expr(size))
+    return [row, *made] if len(sizes) > 1 else made
 
 
 def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
@@ -291,6 +332,11 @@ _HELPERS = {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                : : "r"(weft_shared_place(at)), "r"(bytes) : "memory");
 }""",
+    ARRIVE_AT: """DEVICE void weft_bulk_arrive_at(void *at, int32_t block) {
+  asm volatile("{\\n.reg .b32 there;\\nmapa.shared::cluster.u32 there, %0, %1;\\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [there];\\n}"
+               : : "r"(weft_shared_place(at)), "r"(block) : "memory");
+}""",
     ARRIVE: """DEVICE void weft_bulk_arrive(void *at) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(weft_shared_place(at)) : "memory");
 }""",
@@ -307,25 +353,31 @@ def _simple(name: str) -> Emitter:
         c.helper("weft_shared_place", _PLACE)
         c.helper(f"weft_{name}", _HELPERS[name])
         at, *numbers = (a for place, a in enumerate(e.args) if not place or not isinstance(a, Address))
+        numbers = numbers[:1] if name == ARRIVE_AT else numbers  # what follows is for the interpreter
         return f"weft_{name}({', '.join([c.pointer(at), *[f'(int32_t)({c.value(n)})' for n in numbers]])})"
 
     return emit
 
 
 def _copy(c: Context, e: Call) -> str:
-    to, source, barrier, rank = (*e.args[:3], c.constant(e.args[3]))
-    known = [tuple(c.constant(n) for n in e.args[4 + rank * at : 4 + rank * (at + 1)]) for at in range(3)]
-    corner = [f"(int32_t)({c.value(n)})" for n in reversed(e.args[4 + 3 * rank :])]
+    many = c.constant(e.args[3]) if e.name == SHARE else 1
+    (to, source, barrier), (first, *numbers) = e.args[:3], e.args[7 if many > 1 else 3 :]
+    rank = c.constant(first)
+    known = [tuple(c.constant(n) for n in numbers[rank * at : rank * (at + 1)]) for at in range(3)]
+    corner = [f"(int32_t)({c.value(n)})" for n in reversed(numbers[3 * rank :])]
     assert isinstance(source, Address)
-    name, places = f"weft_bulk_copy_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
+    name, places = f"weft_{e.name}_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
+    way, mask = (".multicast::cluster", f", %{3 + rank}") if many > 1 else ("", "")
+    name += f"_{many}" if many > 1 else ""
     c.helper("weft_shared_place", _PLACE)
     seen = c.tensor_map(source.buffer, *known)
     given, values = (", ".join(text.format(i) for i in range(rank)) for text in ("int32_t c{}", '"r"(c{})'))
+    values += f', "h"((uint16_t){(1 << many) - 1})' if many > 1 else ""
     c.helper(
         name,
         f"""DEVICE void {name}(void *to, const weft_tensor_map *map, void *at, {given}) {{
-  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {{{places}}}], [%2];"
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{way} "
+               "[%0], [%1, {{{places}}}], [%2]{mask};"
                : : "r"(weft_shared_place(to)), "l"((uint64_t)map), "r"(weft_shared_place(at)), {values} : "memory");
 }}""",
     )
@@ -337,7 +389,13 @@ def _registers(c: Context, e: Call) -> str:
     return f'asm volatile("setmaxnreg.{"inc" if more else "dec"}.sync.aligned.u32 {count};")'
 
 
-EMITTERS: Mapping[str, Emitter] = {COPY: _copy, REGISTERS: _registers, **{name: _simple(name) for name in _HELPERS}}
+def _meet(c: Context, e: Call) -> str:
+    return 'asm volatile("barrier.cluster.arrive;\\nbarrier.cluster.wait;" : : : "memory")'
+
+
+EMITTERS: Mapping[str, Emitter] = {
+    COPY: _copy, SHARE: _copy, REGISTERS: _registers, MEET: _meet, **{name: _simple(name) for name in _HELPERS}
+}  # fmt: skip
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
@@ -410,6 +468,23 @@ def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: i
     state.check()
 
 
+def _mean_share(to: Pointer, source: Pointer, at: Pointer, many: int, own: int, part: int, bars: int, *box: int) -> None:
+    for block in range(int(many)):
+        away = block - int(own)
+        _mean_copy(_moved(to, away * int(part)), source, _moved(at, away * int(bars)), *box)
+
+
+def _mean_arrive_at(at: Pointer, block: int, own: int, bars: int) -> None:
+    _mean_arrive(_moved(at, (int(block) - int(own)) * int(bars)))
+
+
+def _moved(at: Pointer, by: int) -> Pointer:
+    """The same place of another block of the cluster."""
+    there = copy.copy(at)
+    there.offset += by
+    return there
+
+
 def _mean_wait(at: Pointer, parity: int) -> bool:
     """Whether the phase of a parity has ended; whoever waited for it sees what arrived."""
     state = _state(at)
@@ -425,5 +500,7 @@ register_effect(INIT, _mean_init)
 register_effect(EXPECT, _mean_arrive)
 register_effect(ARRIVE, _mean_arrive)
 register_effect(COPY, _mean_copy)
+register_effect(SHARE, _mean_share)
+register_effect(ARRIVE_AT, _mean_arrive_at)
 register_effect(WAIT, _mean_wait, blocks=True)
 register_effect(REGISTERS, lambda count, more: 0)

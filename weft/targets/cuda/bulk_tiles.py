@@ -41,10 +41,12 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "band": (8,),
     "copies": (0, 1, 2, 3),
     "resident": (1, 2),
+    "cluster": (0, 1, 2),
 }
 """`band` is how many tiles of rows go together through all columns: what they read stays in the cache. `copies` are
 the operands, x (1) and y (2), that are copied first, because their rows begin at odd places. `resident` are the blocks
-that stay on a multiprocessor: of two, one multiplies while the other writes out."""
+that stay on a multiprocessor: of two, one multiplies while the other writes out. `cluster` is the operand, x (1) or y
+(2), that two blocks below or beside one another fetch together: half of it each, for both."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -94,7 +96,9 @@ class BulkTiles(GroupTiles):
             & ((c["groups_x"] == 1) | (c["groups_y"] == 1))
             & (self._held(c) // 2 + fit.GROUP_REGISTERS <= fit.BULK_REGISTERS // (groups * c["resident"]))
             & (c["resident"] * (self._shared(c) + BLOCK_SHARED) <= self.machine.multiprocessor_shared_bytes)
-            & ((c["resident"] == 1) | (groups == 1))
+            & ((c["resident"] == 1) | ((groups == 1) & (c["cluster"] == 0)))
+            & ((c["cluster"] != 1) | (tile_y < self.y))
+            & ((c["cluster"] != 2) | (tile_x < self.x))
             & x.has_boxes(tile_x)
             & y.has_boxes(tile_y)
             & self._may_copy(c, 0)
@@ -111,11 +115,12 @@ class BulkTiles(GroupTiles):
         """Seconds of each point: multiplication or fetching of each step, and what a tile takes beside its steps."""
         machine, (tile_y, tile_x) = self.machine, self._tile(c)
         steps = ceildiv(self.k, wgmma.line_depth(self.kind) * c["parts"])
-        tiles = self.blocks(tile_y, tile_x) * self.batch * c["parts"]
+        shares = [np.where(c["cluster"] == at, 0.5, 1.0) for at in (1, 2)]
+        tiles = self._tiles(c) * self.batch * c["parts"]
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         copies = [c["copies"] >> at & 1 for at in range(2)]
         x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
-        fetched = (tile_x * x + tile_y * y) * LINE
+        fetched = (tile_x * x * shares[0] + tile_y * y * shares[1]) * LINE
         beyond = np.where(c["width"] <= 128, *fit.BULK_FLOAT8) if self.kind.bytes == 1 else fit.BULK_PRODUCTS
         step = np.maximum(products * beyond, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
@@ -138,6 +143,13 @@ class BulkTiles(GroupTiles):
             cycles = cycles + copied * (start + each * one.bytes)
         return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
 
+    def _tiles(self, c: Columns) -> Any:
+        """Tiles of the result, those of a cluster that has no more of them counted, too."""
+        tile_y, tile_x = self._tile(c)
+        across, down = ceildiv(self.x, tile_x), ceildiv(self.y, tile_y)
+        down, across = (np.where(c["cluster"] == at, n + n % 2, n) for at, n in ((1, down), (2, across)))
+        return down * across
+
     def multiply(self, final: Stage) -> None:
         """Tiles of the final block, whose elements each thread writes out of its own registers."""
         tile_x, tile_y, _ = self.tile
@@ -148,8 +160,9 @@ class BulkTiles(GroupTiles):
         group_x, column = final.split(inner_x, factor=self.each[1])
         final.reorder(block_y, block_x, rows[0], group_x, rows[1], rows[2], column)
         self._blocks(final, batch, block_y, block_x)
-        resident = self.point["resident"]
-        final.annotate(producer.PERSISTENT, [self.machine.multiprocessors, self.point["band"], resident], block_x)
+        resident, blocks = self.point["resident"], [2 if self.point["cluster"] == at else 1 for at in (1, 2)]
+        marks = [self.machine.multiprocessors, self.point["band"], resident, *blocks]
+        final.annotate(producer.PERSISTENT, marks, block_x)
         of_groups = {rows[0]: "threadIdx.z", group_x: "threadIdx.y"}
         nest.mark(final, {loop: tag for loop, tag in of_groups.items() if nest.extent_of(final, loop) > 1})
         final.unroll(rows[1])

@@ -13,7 +13,7 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, stagger, streamed, swizzle, wgmma
+from weft.targets.cuda import bulk, cluster, copies, fragments, lanes, mma, producer, stagger, streamed, swizzle, wgmma
 from weft.targets.gpu import pipeline
 from weft.targets.gpu.nest import threads_of
 
@@ -58,5 +58,5 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
-    func = lanes.keep_in_registers(fragments.own_registers(func), threads_of(target))
+    func = lanes.keep_in_registers(fragments.own_registers(cluster.own_parts(func)), threads_of(target))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

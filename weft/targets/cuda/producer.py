@@ -25,6 +25,16 @@ write a tile out.
       …                                          ->       for round in range((643 - b) // 132):
                                                             let i = …, j = …  of tile b + 132 round
 
+PERSISTENT may say more: [blocks, rows, resident, down, across], clusters of so many blocks, below or beside one another.
+What all blocks of a cluster read (the columns of those below one another) each fetches a part of, for all of them:
+
+    for b in range(66):                                                                                    blocks
+      for rank in range(2):                                                                         clusterRank.x
+        …     wait(empty[rank, …]); expect(full[rank, …], bytes); copy …; share half of a tile with both blocks
+        …     arrive at empty[0, …] and empty[1, …]
+
+`cluster` makes two blocks of that. Where their number is odd, the last one has no tile of its own, and stores nothing.
+
 A loop whose fills are no boxes is left to `double_buffer`, with copies by all threads.
 """
 
@@ -62,6 +72,7 @@ from weft.loop.passes.insert_barriers import barrier
 from weft.loop.passes.support import Copier, Names, buffers_written, is_barrier, make_if, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import bulk
+from weft.targets.cuda.cluster import RANK
 from weft.targets.cuda.stagger import STAGGER
 
 BULK, PERSISTENT = "bulk_copy", "persistent"
@@ -147,10 +158,32 @@ class _Kernel:
         marks = [s.annotations[PERSISTENT] for s in self.blocks if s.annotations.get(PERSISTENT)]
         self.wanted = [int(number) for number in marks[0]] if marks else []
         self.round: Var | None = None
+        self.down, self.across = self.wanted[3:5] if len(self.wanted) > 3 else (1, 1)
+        self.rank = Var(names.fresh("rank")) if self.many > 1 else None
+        along = "blockIdx.y" if self.down > 1 else "blockIdx.x"
+        self.along = next((one for one in self.blocks if one.thread == along), None)
+        """The loop over tiles of which a cluster has several."""
+        odd = self.rank is not None and self.along is not None and (int_value(self.along.extent) or 0) % self.many
+        self.place = Var(names.fresh("place")) if odd else None
+        """Where a block's tile would be, if that may lie beyond the last."""
+        self.halves = {
+            old: new.replace(shape=(index_expr(self.many * plan.stages), *new.shape[1:])) if self.many > 1 else new
+            for old, new in plan.halves.items()
+        }
         self.full, self.empty = (
-            Buffer(names.fresh(n), INT64, (plan.stages,), scope="shared") for n in ("full", "empty")
+            Buffer(names.fresh(n), INT64, (self.many * plan.stages,), scope="shared") for n in ("full", "empty")
         )
         self.ready = Buffer(names.fresh("ready"), INT64, (1,), scope="shared") if first else None
+
+    @property
+    def many(self) -> int:
+        """Blocks of a cluster."""
+        return self.down * self.across
+
+    def _is_shared(self, box: bulk.Box) -> bool:
+        """Whether all blocks of a cluster read the same box, and can fetch parts of it."""
+        own = {self.along.var} if self.along is not None else set()
+        return box.divided(self.many) is not None and not any(uses_any(place, own) for place in box.corner)
 
     def is_apart(self) -> bool:
         """Whether one thread can fetch for all, and nothing but the pipeline makes threads wait for one another."""
@@ -175,9 +208,10 @@ class _Kernel:
             outer = [first]
         stages = self.plan.stages
         tiles = self._tiles()
-        parts = [self.plan.halves[box.tile] for box in self.boxes]
+        parts = [self.halves[box.tile] for box in self.boxes]
+        own = mul(self.rank, index_expr(stages)) if self.rank is not None else index_expr(0)
         starts, whole = (
-            [Address(part, [index_expr(0)] * len(part.shape), "w") for part in some]
+            [Address(part, [own, *[index_expr(0)] * (len(part.shape) - 1)], "w") for part in some]
             for some in (parts, [box.tile for box in self.whole])
         )
         ready = None if self.ready is None else bulk.call(bulk.INIT, self._at(self.ready, index_expr(0)), 1, 1, *whole)
@@ -185,8 +219,8 @@ class _Kernel:
             If(
                 logical_and(*[equal(one.var, 0) for one in (*outer, lane)]),
                 seq(
-                    bulk.call(bulk.INIT, self._at(self.full, index_expr(0)), stages, 1, *starts),
-                    bulk.call(bulk.INIT, self._at(self.empty, index_expr(0)), stages, groups * GROUP // WARP),
+                    bulk.call(bulk.INIT, self._at(self.full, own), stages, 1, *starts),
+                    bulk.call(bulk.INIT, self._at(self.empty, own), stages, groups * GROUP // WARP * self.many),
                     ready,
                 ),
             ),
@@ -196,16 +230,20 @@ class _Kernel:
                 seq(self._registers(groups, True), self._rounds(self._consumer(lane.var), tiles)),
                 seq(self._registers(groups, False), If(equal(lane.var, 0), self._rounds(self._producer(), tiles))),
             ),
+            # no block ends while another may still write into it, or arrive there
+            barrier() if self.rank is not None else None,
         )
         for loop in (lane, *reversed(outer)):
             made = loop.replace(body=made)
-        kept = [self.plan.halves.get(buffer, buffer) for buffer in self.memory]
+        kept = [self.halves.get(buffer, buffer) for buffer in self.memory]
         for buffer in (*kept, self.full, self.empty, *([self.ready] if self.ready is not None else [])):
             made = Allocate(buffer, made)
         if self.round is None:
             for block in reversed(self.blocks):
                 made = block.replace(body=made)
             return made
+        if self.rank is not None:
+            made = For(self.rank, self.many, made, "thread", RANK)
         return For(self.block, self.count, made, "thread", "blockIdx.x", annotations={"resident": self.wanted[2]})
 
     def _registers(self, groups: int, more: bool) -> Stmt | None:
@@ -219,10 +257,11 @@ class _Kernel:
 
     def _tiles(self) -> int:
         """How many tiles there are; from here on it is known whether blocks stay."""
-        tiles = math.prod(int_value(one.extent) or 0 for one in self.blocks)
+        along = {"blockIdx.y": self.down, "blockIdx.x": self.across}
+        tiles = math.prod(-(-(int_value(one.extent) or 0) // along.get(str(one.thread), 1)) for one in self.blocks)
         if self.wanted and tiles:
-            blocks, _, resident = self.wanted
-            self.count, self.round = min(blocks * resident, tiles), Var(self.names.fresh("round"))
+            blocks, _, resident = self.wanted[:3]
+            self.count, self.round = min(blocks * resident // self.many, tiles), Var(self.names.fresh("round"))
             self.block = Var(self.names.fresh("block"))
         return tiles
 
@@ -232,9 +271,11 @@ class _Kernel:
             return body
         extents = {one.thread: (one.var, int_value(one.extent) or 1) for one in self.blocks}
         x, y, z = (extents.get(f"blockIdx.{d}", (None, 1)) for d in "xyz")
+        of_tiles = x[1], y[1]
+        x, y = (x[0], -(-x[1] // self.across)), (y[0], -(-y[1] // self.down))
         tile = add(self.block, mul(self.round, index_expr(self.count)))
         each = x[1] * y[1]
-        rows, inside = min(self.wanted[1], y[1]), floormod(tile, index_expr(each))
+        rows, inside = min(max(1, self.wanted[1] // self.down), y[1]), floormod(tile, index_expr(each))
         bands, left = divmod(y[1], rows)
         whole = index_expr(rows * x[1])
         within = floormod(inside, whole)
@@ -248,10 +289,18 @@ class _Kernel:
             column = minimum(Select(is_whole, column, floordiv(after, index_expr(left))), index_expr(x[1] - 1))
             last = add(index_expr(bands * rows), floormod(after, index_expr(left)))
             row = minimum(Select(is_whole, row, last), index_expr(y[1] - 1))
-        values = (column, row, floordiv(tile, index_expr(each)))
+        values = [column, row, floordiv(tile, index_expr(each))]
+        along = int(self.down > 1)
+        if self.rank is not None:  # a cluster's tile is one for each of its blocks
+            values[along] = add(mul(values[along], index_expr(self.many)), self.rank)
+        place, last = values[along], index_expr(of_tiles[along] - 1)
+        if self.place is not None:
+            values[along] = minimum(self.place, last)
         for (var, _), value in zip((x, y, z), values):
             if var is not None:
                 body = Let(var, value, body)
+        if self.place is not None:
+            body = Let(self.place, place, body)
         rest = sub(index_expr(tiles + self.count - 1), self.block)
         return Copier(self.names).stmt(For(self.round, floordiv(rest, index_expr(self.count)), body))
 
@@ -266,7 +315,8 @@ class _Kernel:
         return step if self.round is None else add(mul(self.round, self.loop.extent), step)
 
     def _stage(self, step: Expr) -> Expr:
-        return floormod(step, index_expr(self.plan.stages))
+        own = floormod(step, index_expr(self.plan.stages))
+        return own if self.rank is None else add(mul(self.rank, index_expr(self.plan.stages)), own)
 
     def _parity(self, step: Expr, other: int) -> Expr:
         return floormod(add(floordiv(step, index_expr(self.plan.stages)), index_expr(other)), index_expr(2))
@@ -277,14 +327,15 @@ class _Kernel:
 
         def give_back(at: Expr) -> Stmt:
             # a warp knows of its own products alone
-            return If(
-                equal(floormod(lane, index_expr(WARP)), 0),
-                bulk.call(bulk.ARRIVE, self._at(self.empty, self._stage(at))),
-            )
+            one, place = floormod(lane, index_expr(WARP)), self._at(self.empty, self._stage(at))
+            if self.rank is None:
+                return If(equal(one, 0), bulk.call(bulk.ARRIVE, place))
+            there = bulk.call(bulk.ARRIVE_AT, place, one, self.rank, plan.stages)
+            return If(less(one, index_expr(self.many)), there)
 
         before = sub(step, index_expr(1))
         wait = bulk.call(bulk.WAIT, self._at(self.full, self._stage(step)), self._parity(step, 0))
-        done = Half(plan.halves, self._stage(step)).stmt(seq(*plan.use))
+        done = Half(self.halves, self._stage(step)).stmt(seq(*plan.use))
         last = substitute(step, {loop.var: sub(loop.extent, index_expr(1))})
         if loop.annotations.get("pipeline_lag"):
             body = seq(wait, done, make_if(less(index_expr(0), loop.var), give_back(before)))
@@ -294,7 +345,8 @@ class _Kernel:
             made = loop.replace(body=seq(wait, done, give_back(step)), annotations=notes)
         if self.ready is not None:
             made = seq(bulk.call(bulk.WAIT, self._at(self.ready, index_expr(0)), 0), made)
-        whole = _Replace(loop, made).stmt(self.body)
+        own = less(self.place, self.along.extent) if self.place is not None and self.along is not None else None
+        whole = _Replace(loop, made, own).stmt(self.body)
         for fill in self.first:
             whole = _Replace(fill, Seq(())).stmt(whole)
         return whole
@@ -304,7 +356,12 @@ class _Kernel:
         step = self._step()
         stage = self._stage(step)
         full = self._at(self.full, stage)
-        copies = [box.copies(self.plan.halves[box.tile], stage, full) for box in self.boxes]
+        copies = [
+            box.copies(self.halves[box.tile], stage, full)
+            if self.rank is None or not self._is_shared(box)
+            else box.shared(self.halves[box.tile], stage, full, self.many, self.rank)
+            for box in self.boxes
+        ]
         body = seq(
             bulk.call(bulk.WAIT, self._at(self.empty, stage), self._parity(step, 1)),
             bulk.call(bulk.EXPECT, full, sum(box.bytes for box in self.boxes)),
@@ -319,10 +376,17 @@ class _Kernel:
 
 
 class _Replace(Mutator):
-    """One statement in place of another."""
+    """One statement in place of another; what follows it only where a test holds, if there is one."""
 
-    def __init__(self, old: Stmt, new: Stmt) -> None:
-        self.old, self.new = old, new
+    def __init__(self, old: Stmt, new: Stmt, test: Expr | None = None) -> None:
+        self.old, self.new, self.test = old, new, test
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        at = next((i for i, one in enumerate(s.stmts) if any(x is self.old for x in walk_stmts(one))), None)
+        if at is None or self.test is None:
+            return self.generic_stmt(s)
+        after = s.stmts[at + 1 :]
+        return seq(*s.stmts[:at], self.stmt(s.stmts[at]), If(self.test, seq(*after)) if after else None)
 
     def expr(self, e: Expr) -> Expr:
         return e
