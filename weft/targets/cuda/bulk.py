@@ -67,7 +67,7 @@ from weft.expr.nodes import (
 from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, uses_any
 from weft.loop.interpreter import Pointer, register_effect
-from weft.loop.ir import Evaluate, For, Stmt, Store, seq
+from weft.loop.ir import Evaluate, For, If, Stmt, Store, seq
 from weft.loop.passes.support import Linear, linear
 from weft.loop.regions import conjuncts
 from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, LINES, swizzled
@@ -156,16 +156,20 @@ def _place(shape: Sequence[Expr], row: Expr, line: int) -> list[Expr]:
 def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
     """The box that a nest of loops copies; None where it is something else. `ranges` are those of all loops around."""
     loops: dict[Var, int] = {}
-    while isinstance(fill, For):
-        loops[fill.var] = int_value(fill.extent) or 0
-        fill = fill.body
+    ends: list[Expr] = []
+    while isinstance(fill, For) or (isinstance(fill, If) and fill.otherwise is None):
+        if isinstance(fill, For):
+            loops[fill.var] = int_value(fill.extent) or 0
+        else:
+            ends += conjuncts(fill.condition)
+        fill = fill.body if isinstance(fill, For) else fill.then
     if not isinstance(fill, Store) or fill.predicate is not None or fill.buffer.strides is not None:
         return None
     load, tests = _copied(fill.value)
-    if load is None or 0 in loops.values():
+    if load is None or 0 in loops.values() or any(set(free_vars(end)) - set(loops) for end in ends):
         return None
     shape = [int_value(size) or 0 for size in load.buffer.shape]
-    seen = _Seen(fill, loops, ranges)
+    seen = _Seen(fill, loops, ranges, ends)
     if len(shape) == 1:
         return seen.in_rows(load, tests, shape[0])
     if not _takes(load.buffer, fill.buffer):
@@ -182,9 +186,15 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
 class _Seen:
     """A nest of loops that stores to a tile: what it does at each of its points."""
 
-    def __init__(self, store: Store, loops: Mapping[Var, int], ranges: Ranges) -> None:
-        self.store, self.loops, self.ranges = store, loops, ranges
-        self.points = dict(zip(loops, np.indices(tuple(loops.values())).reshape(len(loops), -1)))
+    def __init__(
+        self, store: Store, loops: Mapping[Var, int], ranges: Ranges, ends: Sequence[Expr] = ()
+    ) -> None:
+        self.store, self.loops, self.ranges, self.ends = store, loops, ranges, ends
+        points = np.indices(tuple(loops.values())).reshape(len(loops), -1)
+        self.points = dict(zip(loops, points))
+        for end in ends:  # what a test on the loops alone leaves out is not stored
+            kept = self._values(end)
+            self.points = {var: values[kept] for var, values in self.points.items()}
 
     def in_rows(self, load: Load, tests: Sequence[Expr], size: int) -> Box | None:
         """The box of flat memory as rows, and groups of these, so far apart as the factors of its index say.
@@ -235,9 +245,9 @@ class _Seen:
             local.append(found[1])
         box, tile = [int(values.max()) + 1 for values in local], self.store.buffer
         line, room = LINE // tile.dtype.bytes, [int_value(size) or 0 for size in tile.shape]
-        lines, box[-1] = box[-1] // line, line
+        lines, left, box[-1] = -(-box[-1] // line), box[-1] % line, line
         rows = math.prod(box[:-1])
-        if lines * line != int(local[-1].max()) + 1 or max(box) > MOST_ROWS or rows % LINES:
+        if (left and not self.ends) or max(box) > MOST_ROWS or rows % LINES:
             return None
         place, row = (np.zeros_like(local[-1]) for _ in range(2))
         for size, index in zip(room, self.store.indices):
@@ -245,7 +255,9 @@ class _Seen:
         for size, values in zip(box[:-1], local):
             row = row * size + values
         wanted = (local[-1] // line * rows + row) * line + local[-1] % line
-        if not np.array_equal(place, wanted) or len(np.unique(place)) != math.prod(room):
+        # What is left of the last line is fetched, too: nobody reads it.
+        beyond = (line - left) * rows if left else 0
+        if not np.array_equal(place, wanted) or len(np.unique(place)) != math.prod(room) - beyond:
             return None
         if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
             return None
@@ -265,7 +277,7 @@ class _Seen:
         return Linear(outer, form.constant + least).expr(), values - least
 
     def _zeros(self) -> Any:
-        return np.zeros(math.prod(self.loops.values()), np.int64)
+        return np.zeros(len(next(iter(self.points.values()))), np.int64)
 
     def _values(self, e: Expr) -> Any:
         """An expression of the loops at each point."""
@@ -291,6 +303,7 @@ class _Seen:
 
 _NUMBERS: Mapping[type[Expr], Callable[[Any, Any], Any]] = {
     Add: operator.add, Sub: operator.sub, Mul: operator.mul, FloorDiv: operator.floordiv, FloorMod: operator.mod,
+    LT: operator.lt, LE: operator.le,
 }  # fmt: skip
 
 

@@ -57,7 +57,8 @@ def match(unit: Unit) -> Sketch | None:
 class BulkTiles(GroupTiles):
     """Products of floats by wgmma and the copy engine; of float32 as tf32."""
 
-    name, knobs = "warpgroups and copy engine", KNOBS
+    name, knobs, is_padded = "warpgroups and copy engine", KNOBS, True
+    most_accumulators = fit.BULK_ACCUMULATORS
 
     def __init__(self, product: Product, kind: mma.Kind) -> None:
         super().__init__(product, kind)
@@ -120,7 +121,7 @@ class BulkTiles(GroupTiles):
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         copies = [c["copies"] >> at & 1 for at in range(2)]
         x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
-        fetched = (tile_x * x * shares[0] + tile_y * y * shares[1]) * LINE
+        fetched = (self._columns(tile_x) * x * shares[0] + tile_y * y * shares[1]) * LINE
         beyond = np.where(c["width"] <= 128, *fit.BULK_FLOAT8) if self.kind.bytes == 1 else fit.BULK_PRODUCTS
         step = np.maximum(products * beyond, fetched / fit.BULK_BYTES) + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
@@ -195,7 +196,11 @@ class BulkTiles(GroupTiles):
     def _memory(self, c: Columns, row_bytes: Any) -> Any:
         """Shared memory of a block: the operands' tiles."""
         tile_y, tile_x = self._tile(c)
-        return c["stages"] * row_bytes * (tile_x + tile_y)
+        return c["stages"] * row_bytes * (self._columns(tile_x) + tile_y)
+
+    def _columns(self, tile_x: Any) -> Any:
+        """Columns of a tile that are fetched: whole lines of them, where they do not lie along k."""
+        return tile_x if self.turned else ceildiv(tile_x, wgmma.LINE) * wgmma.LINE
 
 
 class _Operand:

@@ -110,8 +110,8 @@ STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X = 8, 16
 """Tiles of tensor cores are wasted on products that are narrower."""
-MOST_ACCUMULATORS, MOST_WARPS = 128, 8
-"""Registers of a thread for accumulators; warps of a block of mma.sync."""
+MOST_ACCUMULATORS, BULK_ACCUMULATORS, MOST_WARPS = 128, 160, 8
+"""Registers of a thread for accumulators, and where one more group of threads fetches; warps of a block of mma.sync."""
 WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
 """Blocks of a multiprocessor that split-K may make; steps of k that each share of a block's warps has at least."""
 TURNED = 4

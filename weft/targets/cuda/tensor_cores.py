@@ -122,6 +122,8 @@ class MatrixTiles(Tiles):
     rows: int
     """Rows of that tile; it has as many columns as a group has, or else the most."""
     most_columns: int
+    is_padded: bool = False
+    """Whether the last line of a tile may be a part of one: whole lines are fetched all the same."""
 
     def __init__(self, product: Product, kind: mma.Kind) -> None:
         super().__init__(product)
@@ -271,7 +273,7 @@ class MatrixTiles(Tiles):
         """Its loops in the order of the lines in shared memory."""
         *around, inner, last = nest.free_loops(stage)
         line = line_elements(self._buffer(stage.name))
-        if width <= line or width % line:
+        if width <= line or (width % line and not self.is_padded):
             return [*around, inner, last]
         lines, last = stage.split(last, factor=line)
         stage.reorder(*around, lines, inner, last)
@@ -280,13 +282,14 @@ class MatrixTiles(Tiles):
     def _arrange(self, name: str, width: int) -> None:
         """How an operand lies: in lines that `swizzle` reorders, else in padded rows; reads meet each bank once."""
         line = line_elements(self._buffer(name))
-        if width % line:
+        if width % line and not (self.is_padded and width > line):
             elements = 16 // self._buffer(name).dtype.bytes
             self.s[name].storage_align(1, 2 * elements, elements)
             return
         self.swizzled.append(self._buffer(name).name)
         if width > line:
-            outputs = ["b", f"q//{line}", "p", f"q%{line}"]
+            tiles, inside = (["b", f"q//{width}"], f"q%{width}") if width % line else (["b"], "q")
+            outputs = [*tiles, f"{inside}//{line}", "p", f"{inside}%{line}"]
             self.s.apply("transform_layout", buffer=self._buffer(name).name, inputs=["b", "p", "q"], outputs=outputs)
 
 
@@ -397,7 +400,7 @@ class GroupTiles(MatrixTiles):
 
     name, knobs, part_blocks = "warpgroups", GROUP_KNOBS, fit.GROUP_PART_BLOCKS
     threads, scope, stores = 128, "wgmma.c", "wgmma_store_{width}_{sums}"
-    rows, most_columns = wgmma.ROWS, wgmma.WIDTHS[-1]
+    rows, most_columns, most_accumulators = wgmma.ROWS, wgmma.WIDTHS[-1], fit.MOST_ACCUMULATORS
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Groups along y and x, rows and columns of each, and a line of k."""
@@ -412,11 +415,11 @@ class GroupTiles(MatrixTiles):
             (self.k >= deep)
             & self._shares_out(tile_x, threads)
             & self._shares_out(tile_y, threads)
-            & ((c["width"] % wgmma.LINE == 0) | self.turned)
+            & ((c["width"] % wgmma.LINE == 0) | self.turned | (self.is_padded & (c["groups_x"] == 1)))
             & (tile_y < BEYOND * self.y)
             & (tile_x < BEYOND * self.x)
             & ((c["tiles_y"] == 1) | (c["groups_x"] == 1))
-            & (c["tiles_y"] * c["width"] // 2 <= fit.MOST_ACCUMULATORS)
+            & (c["tiles_y"] * c["width"] // 2 <= self.most_accumulators)
             & (registers <= np.minimum(self.machine.registers, fit.THREAD_REGISTERS * threads))
             & (self._shared(c) <= self.machine.shared_bytes)
             & self.may_split(parts, self.blocks(tile_y, tile_x), ceildiv(self.k, deep))

@@ -54,8 +54,8 @@ ROWS = 64
 """Rows of a tile of sums."""
 LINE = 64
 """Elements of a line of a 16-bit kind."""
-WIDTHS = (64, 96, 128, 160, 192, 256)
-"""Columns of a tile of sums; where b does not lie along k, only whole lines of them."""
+WIDTHS = (64, 96, 128, 160, 192, 224, 256)
+"""Columns of a tile of sums; where b does not lie along k, half of its last line may be of no use."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 WAIT_FOR, ADD, HELD = "wgmma_wait_for", "wgmma_add", f"{DOT}held_"
 MANY = 8
@@ -206,8 +206,9 @@ def operand_seen(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k
     if k_inside:
         seen = seen_by(tile, (count, depth), (int(line), 1), order)
         return cut_tf32(seen) if kind.name == "tf32" else seen
-    seen = seen_by(tile, (count // LINE, depth, LINE), (int(block), int(line), 1), order)
-    return seen.transpose(0, 2, 1).reshape(count, depth)
+    lines = -(-count // LINE)
+    seen = seen_by(tile, (lines, depth, LINE), (int(block), int(line), 1), order)
+    return seen.transpose(0, 2, 1).reshape(lines * LINE, depth)[:count]
 
 
 def cut_tf32(values: Any) -> Any:
@@ -251,7 +252,7 @@ def dot_name(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> str:
 
 def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> mma.At:
     """How an operand is read whose lines lie along k, or else along its rows."""
-    lines = te.placeholder((count, depth) if k_inside else (count // LINE, depth, LINE), element, name=name)
+    lines = te.placeholder((count, depth) if k_inside else (-(-count // LINE), depth, LINE), element, name=name)
     return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
 
 
@@ -275,7 +276,7 @@ for _width in WIDTHS:
     for _wide, _sums in mma.SUMS.items():
         mma.declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
     for _kind in mma.KINDS.values():
-        for _form in range(4) if _kind.transposes and _width % LINE == 0 else (2, 3) if _kind.transposes else (2,):
+        for _form in range(4) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 
 # ------------------------------------------------------------------------------------------------------ overlapping
