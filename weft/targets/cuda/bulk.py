@@ -14,6 +14,7 @@ were announced, and all bytes that they expected. `bulk_wait` waits until the ph
     bulk_share(to, from, bar, many, own, part, bars, rank, shape…)      the same copy to all blocks of a cluster at once
     bulk_arrive_at(bar, block, own, bars)                               arrives at the barrier of one of these blocks
     bulk_wait(bar, parity)        waits
+    bulk_skip(to, n)              nobody copies n lines of a tile: they are beyond the tensor, and so is what is made of them
     bulk_meet()                   a barrier of all threads of a cluster
     bulk_registers(n, more)       from here on this group of threads has n registers a thread, more or fewer than before
 
@@ -61,6 +62,8 @@ from weft.expr.nodes import (
     index_expr,
     int_value,
     less,
+    logical_and,
+    logical_not,
     mul,
     sub,
 )
@@ -74,6 +77,8 @@ from weft.targets.cuda.swizzle import CHUNK, FLYING, LINE, LINES, swizzled
 
 INIT, EXPECT, COPY, ARRIVE, WAIT = "bulk_init", "bulk_expect", "bulk_copy", "bulk_arrive", "bulk_wait"
 REGISTERS, SHARE, ARRIVE_AT, MEET = "bulk_registers", "bulk_share", "bulk_arrive_at", "bulk_meet"
+SKIP, PIECE = "bulk_skip", 64
+"""What says that lines are not copied, and rows of a matrix that are copied, or not, together."""
 MOST_ROWS, MOST_DIMENSIONS = 256, 5
 """Elements of a box along any dimension; dimensions of a tensor."""
 
@@ -100,10 +105,8 @@ class Box:
     lines: int
     """Copies that lie beside one another in the tensor, each a line wide."""
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the tile."""
-        return self.lines * math.prod(self.box) * self.tile.dtype.bytes
+    ranges: Ranges = field(default_factory=Ranges)
+    """Of the variables of the corner."""
 
     def divided(self, many: int) -> int | None:
         """The dimension of which so many blocks can each copy a part, whole swizzled lines; None where there is none."""
@@ -112,35 +115,82 @@ class Box:
             return None
         return at
 
-    def shared(self, tile: Buffer, stage: Expr, barrier: Address, many: int, own: Expr) -> Stmt:
-        """The copies of one block's part of a tile, to all of so many blocks of a cluster."""
-        at = self.divided(many)
-        assert at is not None
-        box = [size // many if d == at else size for d, size in enumerate(self.box)]
+    def expected(self, many: int = 1) -> Expr:
+        """Bytes that arrive in a tile, of which so many blocks copy a part each."""
+        total: Expr = index_expr(0)
+        for piece in self._pieces(many):
+            bytes_ = index_expr(piece.lines * LINE)
+            total = add(total, bytes_ if piece.test is None else Select(piece.test, bytes_, index_expr(0)))
+        return total
+
+    def copies(self, tile: Buffer, stage: Expr | None, barrier: Address, many: int = 1, own: Expr | None = None) -> Stmt:
+        """The copies into a tile, or into one part of a tile of several parts; of so many blocks, those of this one."""
         source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
-        part = [math.prod(int_value(n) or 0 for n in buffer.shape) // many for buffer in (tile, barrier.buffer)]
-        each, made = math.prod(self.box[:-1]) // many, []
-        for line in range(self.lines):
-            corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
-            corner[at] = add(corner[at], mul(own, index_expr(box[at])))
-            inside = _place(tile.shape[1:], add(mul(own, index_expr(each)), index_expr(line * each * many)), self.box[-1])
-            to = Address(tile, [stage, *inside], "w")
-            numbers = len(box), *self.shape, *self.strides, *box, *corner
-            made.append(call(SHARE, to, source, barrier, many, own, *part, *numbers))
+        made: list[Stmt] = []
+        first = tile.shape if stage is None else tile.shape[1:]
+        parts = [math.prod(int_value(n) or 0 for n in buffer.shape) // many for buffer in (tile, barrier.buffer)]
+
+        def at(row: Expr) -> Address:
+            inside = _place(first, row, self.box[-1])
+            return Address(tile, inside if stage is None else [stage, *inside], "w")
+
+        for piece in self._pieces(many):
+            if piece.test is not None:  # what nobody copies is there all the same
+                made.append(If(logical_not(piece.test), call(SKIP, at(index_expr(piece.row)), piece.lines)))
+        for piece in self._pieces(many, own):
+            numbers = len(self.box), *self.shape, *self.strides, *piece.box, *piece.corner
+            row = index_expr(piece.row)
+            if own is None:
+                copied = call(COPY, at(row), source, barrier, *numbers)
+            else:
+                row = add(row, mul(own, index_expr(piece.lines)))
+                copied = call(SHARE, at(row), source, barrier, many, own, *parts, *numbers)
+            made.append(copied if piece.test is None else If(piece.test, copied))
         return seq(*made)
 
-    def copies(self, tile: Buffer, stage: Expr | None, barrier: Address) -> Stmt:
-        """The copies into a tile, or into one part of a tile of several parts."""
-        source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
+    def _pieces(self, many: int = 1, own: Expr | None = None) -> list[_Piece]:
+        """What is copied at a time, those of a matrix so that such as lie wholly beyond it need not be: rows that are
+        not there take the copy engine longer than others. Of a block that copies a part, the pieces of that."""
+        at = self.divided(many)
+        each = list(self.box)
+        is_matrix = len(self.box) == 2
+        if at is not None and many > 1:
+            each[at] //= many
+        elif at is not None and is_matrix and self.box[at] % PIECE == 0 and not self._is_inside(at, self.box[at]):
+            each[at] = PIECE
         made = []
         for line in range(self.lines):
-            inside = [index_expr(0)] * (len(tile.shape) - (stage is not None))
-            if self.lines > 1:
-                inside[-3] = index_expr(line)
-            corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
-            to = Address(tile, inside if stage is None else [stage, *inside], "w")
-            made.append(call(COPY, to, source, barrier, len(self.box), *self.shape, *self.strides, *self.box, *corner))
-        return seq(*made)
+            for part in range(1 if at is None or own is not None else self.box[at] // each[at]):
+                corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
+                if at is not None:
+                    corner[at] = add(corner[at], mul(own if own is not None else index_expr(part), index_expr(each[at])))
+                tests = [
+                    less(place, index_expr(size))
+                    for d, (place, size) in enumerate(zip(corner, self.shape))
+                    if is_matrix and not self._is_inside(d, self.box[d] * (self.lines if d == 1 else 1))
+                ]
+                lines = math.prod(each[:-1])
+                row = line * math.prod(self.box[:-1]) + part * lines
+                made.append(_Piece(tuple(each), tuple(corner), row, lines, logical_and(*tests) if tests else None))
+        return made
+
+    def _is_inside(self, at: int, many: int) -> bool:
+        """Whether a tile never begins a piece beyond the tensor along a dimension."""
+        last = add(self.corner[at], index_expr(max(0, many - (PIECE if at == 0 else self.box[-1]))))
+        return prove(less(last, index_expr(self.shape[at])), self.ranges)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a box that is copied by itself."""
+
+    box: tuple[int, ...]
+    corner: tuple[Expr, ...]
+    row: int
+    """Lines of the tile before it, and its own."""
+    lines: int
+    test: Expr | None
+    """Whether it has anything of the tensor; None where it always has."""
 
 
 def _place(shape: Sequence[Expr], row: Expr, line: int) -> list[Expr]:
@@ -262,7 +312,7 @@ class _Seen:
         if not all(any(self._at_edge(test, one) for one in zip(indices, shape)) for test in tests):
             return None
         steps = tuple(strides) or _strides(load.buffer, shape)
-        return Box(tile, load.buffer, tuple(shape), steps, tuple(box), tuple(corner), lines)
+        return Box(tile, load.buffer, tuple(shape), steps, tuple(box), tuple(corner), lines, self.ranges)
 
     def _parted(self, index: Expr) -> tuple[Expr, Any] | None:
         """An index as what it is at the first point, and what the loops add to it at each."""
@@ -407,7 +457,7 @@ def _meet(c: Context, e: Call) -> str:
 
 
 EMITTERS: Mapping[str, Emitter] = {
-    COPY: _copy, SHARE: _copy, REGISTERS: _registers, MEET: _meet, **{name: _simple(name) for name in _HELPERS}
+    SKIP: lambda c, e: "(void)0", COPY: _copy, SHARE: _copy, REGISTERS: _registers, MEET: _meet, **{name: _simple(name) for name in _HELPERS}
 }  # fmt: skip
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
@@ -487,6 +537,13 @@ def _mean_share(to: Pointer, source: Pointer, at: Pointer, many: int, own: int, 
         _mean_copy(_moved(to, away * int(part)), source, _moved(at, away * int(bars)), *box)
 
 
+def _mean_skip(to: Pointer, lines: int) -> None:
+    tile = to.offset + np.arange(int(lines) * LINE // to.buffer.dtype.bytes)
+    values = to.array
+    values[tile] = np.nan if values.dtype.kind == "f" else 0  # the first is seen where anything is made of it
+    to.notes[FLYING][tile] = _THERE
+
+
 def _mean_arrive_at(at: Pointer, block: int, own: int, bars: int) -> None:
     _mean_arrive(_moved(at, (int(block) - int(own)) * int(bars)))
 
@@ -514,6 +571,7 @@ register_effect(EXPECT, _mean_arrive)
 register_effect(ARRIVE, _mean_arrive)
 register_effect(COPY, _mean_copy)
 register_effect(SHARE, _mean_share)
+register_effect(SKIP, _mean_skip)
 register_effect(ARRIVE_AT, _mean_arrive_at)
 register_effect(WAIT, _mean_wait, blocks=True)
 register_effect(REGISTERS, lambda count, more: 0)

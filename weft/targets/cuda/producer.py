@@ -356,22 +356,26 @@ class _Kernel:
         step = self._step()
         stage = self._stage(step)
         full = self._at(self.full, stage)
+        shared = {box: self.rank is not None and self._is_shared(box) for box in self.boxes}
         copies = [
-            box.copies(self.halves[box.tile], stage, full)
-            if self.rank is None or not self._is_shared(box)
-            else box.shared(self.halves[box.tile], stage, full, self.many, self.rank)
+            box.copies(self.halves[box.tile], stage, full, *((self.many, self.rank) if shared[box] else ()))
             for box in self.boxes
         ]
+        bytes_: Expr = index_expr(0)
+        for box in self.boxes:
+            bytes_ = add(bytes_, box.expected(self.many if shared[box] else 1))
         body = seq(
             bulk.call(bulk.WAIT, self._at(self.empty, stage), self._parity(step, 1)),
-            bulk.call(bulk.EXPECT, full, sum(box.bytes for box in self.boxes)),
+            bulk.call(bulk.EXPECT, full, bytes_),
             *copies,
         )
         made: Stmt = Copier(self.names).stmt(self.loop.replace(body=body, annotations={}))
         if self.ready is not None:
             ready = self._at(self.ready, index_expr(0))
-            copies = [box.copies(box.tile, None, ready) for box in self.whole]
-            made = seq(bulk.call(bulk.EXPECT, ready, sum(box.bytes for box in self.whole)), *copies, made)
+            copies, bytes_ = [box.copies(box.tile, None, ready) for box in self.whole], index_expr(0)
+            for box in self.whole:
+                bytes_ = add(bytes_, box.expected())
+            made = seq(bulk.call(bulk.EXPECT, ready, bytes_), *copies, made)
         return Copier(self.names).stmt(_around(self.body, self.loop, made))
 
 
