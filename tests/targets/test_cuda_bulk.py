@@ -77,6 +77,9 @@ def run(func, sizes, turned, kind, reference):
         pytest.param((190, 72, 72), True, {}, marks=pytest.mark.slow),  # three tiles of rows: the last band has one
         pytest.param((70, 72, 136), True, {"groups_y": 3}, marks=pytest.mark.slow),  # a fill is no work for all groups
         pytest.param((64, 72, 448), False, {"parts": 2}, marks=pytest.mark.slow),  # sums of two halves of k
+        ((64, 200, 72), False, {"width": 160}),  # two lines of columns and a half
+        pytest.param((128, 232, 136), False, {"width": 224}, marks=pytest.mark.slow),
+        pytest.param((70, 104, 136), False, {"width": 96}, marks=pytest.mark.slow),
     ],
 )
 def test_products(sizes, turned, point):
@@ -84,6 +87,16 @@ def test_products(sizes, turned, point):
     run(schedule, sizes, turned, *rest)
     run(func, sizes, turned, *rest)
     assert len(calls(func, "bulk_copy")) >= 2 and not calls(func, "copy_async")
+
+
+def test_what_lies_beyond_a_matrix_is_not_fetched():
+    """Of 128 rows that begin at row 128 of 130, the last 64 are none of the matrix; nor is a second line of columns."""
+    for sizes, turned, point in ((130, 64, 72), True, {"groups_y": 2}), ((64, 136, 72), False, {"width": 128}):
+        _, func, *rest = lowered(sizes, turned, **point)
+        assert calls(func, "bulk_skip")
+        run(func, sizes, turned, *rest)
+    _, func, *_ = lowered((256, 64, 72), groups_y=2)
+    assert not calls(func, "bulk_skip") and len(calls(func, "bulk_copy")) == 2
 
 
 def tile_by_bulk(schedule, target):
@@ -187,7 +200,7 @@ def test_rows_of_several_axes_are_one():
     found = find_product(unit)
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER))
     point = {"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1, "copies": 0,
-             "resident": 1}  # fmt: skip
+             "resident": 1, "cluster": 0}  # fmt: skip
     assert tiles.legal({name: np.asarray(number) for name, number in point.items()})
     tiles.machine = replace(tiles.machine, multiprocessors=2)
     tiles.apply(point)
@@ -321,6 +334,7 @@ def test_windows_of_images_are_boxes(sizes, box):
         "parts": 1,
         "copies": 0,
         "resident": 1,
+        "cluster": 0,
     }
     bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, HOPPER)).apply(point)
     func = HOPPER.lower(schedule.func)

@@ -17,8 +17,8 @@ A Func has two forms. *Scheduled*: For, Seq and Block, intermediate buffers list
 blocks, `Allocate` where the memory lives. The verifier checks both; the interpreter runs both.
 
 Kinds of loop: "serial", "parallel", "vectorized", "unrolled", "thread". A thread loop carries a tag: "blockIdx.x",
-"threadIdx.x", … or "vthread", or "clusterRank.x": blocks that run together, each with a part of every buffer of
-scope "shared", of which the other blocks may be given the address. The outermost loop of a tag launches that dimension; a loop of the same tag inside it
+"threadIdx.x", … or "vthread"; or "clusterRank.x": blocks that run together, in a loop over blocks, and see one
+another's shared memory. The outermost loop of a tag launches that dimension; a loop of the same tag inside it
 does not launch again: its variable is the same thread's index, and its body runs where the index is below its extent.
 """
 

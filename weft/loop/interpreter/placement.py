@@ -93,7 +93,9 @@ def place_intermediates(func: Func) -> dict[For | None, list[Allocation]]:
             owners = launches(common, ("blockIdx", "clusterRank", "threadIdx", "vthread"))
             home = owners[-1] if owners else None
             inside = set(common)
-            keyed = any(loop not in inside for chain in chains for loop in launches(chain, ("clusterRank", "threadIdx")))
+            keyed = any(
+                loop not in inside for chain in chains for loop in launches(chain, ("clusterRank", "threadIdx"))
+            )
         placed.setdefault(home, []).append(Allocation(buffer, frozenset(common), keyed, virtual))
     return placed
 

@@ -14,7 +14,7 @@ were announced, and all bytes that they expected. `bulk_wait` waits until the ph
     bulk_share(to, from, bar, many, own, part, bars, rank, shape…)      the same copy to all blocks of a cluster at once
     bulk_arrive_at(bar, block, own, bars)                               arrives at the barrier of one of these blocks
     bulk_wait(bar, parity)        waits
-    bulk_skip(to, n)              nobody copies n lines of a tile: they are beyond the tensor, and so is what is made of them
+    bulk_skip(to, n)              nobody copies n lines of a tile, which are beyond the tensor
     bulk_meet()                   a barrier of all threads of a cluster
     bulk_registers(n, more)       from here on this group of threads has n registers a thread, more or fewer than before
 
@@ -109,7 +109,7 @@ class Box:
     """Of the variables of the corner."""
 
     def divided(self, many: int) -> int | None:
-        """The dimension of which so many blocks can each copy a part, whole swizzled lines; None where there is none."""
+        """The dimension of which so many blocks can each copy a part of whole swizzled lines; None if there is none."""
         at = next((d for d, size in enumerate(self.box[:-1]) if size > 1), None)
         if at is None or self.box[at] % many or math.prod(self.box[at:-1]) // many % LINES:
             return None
@@ -123,7 +123,9 @@ class Box:
             total = add(total, bytes_ if piece.test is None else Select(piece.test, bytes_, index_expr(0)))
         return total
 
-    def copies(self, tile: Buffer, stage: Expr | None, barrier: Address, many: int = 1, own: Expr | None = None) -> Stmt:
+    def copies(
+        self, tile: Buffer, stage: Expr | None, barrier: Address, many: int = 1, own: Expr | None = None
+    ) -> Stmt:
         """The copies into a tile, or into one part of a tile of several parts; of so many blocks, those of this one."""
         source = Address(self.source, [index_expr(0)] * len(self.source.shape), "r")
         made: list[Stmt] = []
@@ -163,11 +165,15 @@ class Box:
             for part in range(1 if at is None or own is not None else self.box[at] // each[at]):
                 corner = [*self.corner[:-1], add(self.corner[-1], index_expr(line * self.box[-1]))]
                 if at is not None:
-                    corner[at] = add(corner[at], mul(own if own is not None else index_expr(part), index_expr(each[at])))
+                    corner[at] = add(
+                        corner[at], mul(own if own is not None else index_expr(part), index_expr(each[at]))
+                    )
                 tests = [
                     less(place, index_expr(size))
                     for d, (place, size) in enumerate(zip(corner, self.shape))
-                    if is_matrix and not self._is_inside(d, self.box[d] * (self.lines if d == 1 else 1))
+                    if is_matrix
+                    and not self._is_inside(d, self.box[d] * (self.lines if d == 1 else 1))
+                    and not (many > 1 and d == at)  # a block waits for something of each of the others
                 ]
                 lines = math.prod(each[:-1])
                 row = line * math.prod(self.box[:-1]) + part * lines
@@ -236,9 +242,7 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
 class _Seen:
     """A nest of loops that stores to a tile: what it does at each of its points."""
 
-    def __init__(
-        self, store: Store, loops: Mapping[Var, int], ranges: Ranges, ends: Sequence[Expr] = ()
-    ) -> None:
+    def __init__(self, store: Store, loops: Mapping[Var, int], ranges: Ranges, ends: Sequence[Expr] = ()) -> None:
         self.store, self.loops, self.ranges, self.ends = store, loops, ranges, ends
         points = np.indices(tuple(loops.values())).reshape(len(loops), -1)
         self.points = dict(zip(loops, points))
@@ -457,7 +461,8 @@ def _meet(c: Context, e: Call) -> str:
 
 
 EMITTERS: Mapping[str, Emitter] = {
-    SKIP: lambda c, e: "(void)0", COPY: _copy, SHARE: _copy, REGISTERS: _registers, MEET: _meet, **{name: _simple(name) for name in _HELPERS}
+    SKIP: lambda c, e: "(void)0", COPY: _copy, SHARE: _copy, REGISTERS: _registers, MEET: _meet,
+    **{name: _simple(name) for name in _HELPERS},
 }  # fmt: skip
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
@@ -531,7 +536,9 @@ def _mean_copy(to: Pointer, source: Pointer, at: Pointer, rank: int, *numbers: i
     state.check()
 
 
-def _mean_share(to: Pointer, source: Pointer, at: Pointer, many: int, own: int, part: int, bars: int, *box: int) -> None:
+def _mean_share(
+    to: Pointer, source: Pointer, at: Pointer, many: int, own: int, part: int, bars: int, *box: int
+) -> None:
     for block in range(int(many)):
         away = block - int(own)
         _mean_copy(_moved(to, away * int(part)), source, _moved(at, away * int(bars)), *box)

@@ -121,15 +121,18 @@ class BulkTiles(GroupTiles):
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         copies = [c["copies"] >> at & 1 for at in range(2)]
         x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
-        fetched = (self._columns(tile_x) * x * shares[0] + tile_y * y * shares[1]) * LINE
+        columns, groups = self._columns(tile_x), c["groups_y"] * c["groups_x"]
+        fetched = (columns * x * shares[0] + tile_y * y * shares[1]) * LINE
+        reads = (groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) + columns + tile_y) * LINE
         beyond = np.where(c["width"] <= 128, *fit.BULK_FLOAT8) if self.kind.bytes == 1 else fit.BULK_PRODUCTS
-        step = np.maximum(products * beyond, fetched / fit.BULK_BYTES) + fit.BULK_STEP
+        step = np.maximum(products * beyond, np.maximum(fetched / fit.BULK_BYTES, reads / fit.BULK_SHARED))
+        step = step + fit.BULK_STEP
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
         # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.
         alone = fit.GROUP_WRITTEN[0] * fit.GROUP_WORK * self.work
-        slow = np.where(c["groups_y"] * c["groups_x"] == 1, fit.BULK_LONE, 1.0)
-        tile = of_tile + (written + alone * slow) * tile_x * tile_y
+        slow = np.where(groups == 1, fit.BULK_LONE, 1.0)
+        tile = of_tile + (written + alone) * slow * tile_x * tile_y
         alone = steps * (step + waits) + tile
         # Of two blocks, one multiplies while the other waits, or writes out; what is left over has the machine alone.
         both = np.maximum(2 * steps * step, alone) + fit.BULK_BESIDE * tile
@@ -138,7 +141,8 @@ class BulkTiles(GroupTiles):
         cycles = np.where(c["resident"] == 1, ceildiv(tiles, machine.multiprocessors) * alone, rounds * both + last)
         # Of points that cost the same, the one of the most stages, and of the least beyond the edges.
         beyond = tiles * tile_y * tile_x / (self.x * self.y * self.batch * c["parts"]) - 1
-        cycles = self.with_memory(cycles * (1 + fit.BULK_BEYOND * beyond) + fit.BULK_START - c["stages"])
+        cycles = cycles * (1 + fit.BULK_BEYOND * beyond) + fit.BULK_START - c["stages"]
+        cycles = self.with_memory(cycles + (c["cluster"] > 0) * fit.BULK_CLUSTER)
         start, each = fit.BULK_COPY
         for copied, one in zip(copies, self.operands):
             cycles = cycles + copied * (start + each * one.bytes)

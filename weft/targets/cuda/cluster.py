@@ -102,7 +102,11 @@ class _Parts(Mutator):
     def visit_Address(self, e: Address) -> Expr:
         indices = map_all(e.indices, self.expr)
         made = self.parts.get(e.buffer)
-        return Address(e.buffer, indices, e.mode) if made is None else Address(made[0], self._own(indices, made[1]), e.mode)
+        return (
+            Address(e.buffer, indices, e.mode)
+            if made is None
+            else Address(made[0], self._own(indices, made[1]), e.mode)
+        )
 
     def visit_Store(self, s: Store) -> Stmt:
         done = self.generic_stmt(s)

@@ -59,10 +59,10 @@ from weft.expr.nodes import (
 )
 from weft.expr.visit import ExprMutator, substitute, uses_any
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Evaluate, For, Func, If, Let, Stmt, Store
+from weft.loop.ir import Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import linear
 from weft.loop.regions import conjuncts
-from weft.loop.visit import Mutator
+from weft.loop.visit import Mutator, walk_exprs
 from weft.targets.cuda import mma, wgmma
 
 FRAGMENT = "fragment"
@@ -403,6 +403,16 @@ class _Own(Mutator):
         del self.columns[s.var]
         return For(group, extent // 8, inner, "unrolled")
 
+    def visit_If(self, s: If) -> Stmt:
+        """A test of a row goes into the loops over its columns: the threads of a warp exchange what they store, so all
+        of them have to come there, whatever their rows."""
+        test = substitute(s.condition, self.known)
+        if not self.rows or s.otherwise is not None or not uses_any(test, set(self.rows)):
+            return self.generic_stmt(s)
+        inside = self.stmt(_with_test(s.then, s.condition))
+        exchanged = any(isinstance(e, Call) and e.name == QUAD for e in walk_exprs(inside, Call))
+        return inside if exchanged else self.generic_stmt(s)
+
     def _pair(self, s: For) -> Stmt | None:
         """Two neighbouring columns that are stored to memory, as one store; None where they are not such."""
         store, tests = s.body, list[Expr]()
@@ -504,6 +514,19 @@ class _Inside(ExprMutator):
 
     def visit_Load(self, e: Load) -> Expr:
         return Select(self.test, e, const(0, e.dtype))
+
+
+def _with_test(s: Stmt, test: Expr) -> Stmt:
+    """A statement under a test, inside its loops over columns."""
+    if isinstance(s, Seq):
+        return seq(*[_with_test(one, test) for one in s.stmts])
+    if isinstance(s, Let):
+        return Let(s.var, s.value, _with_test(s.body, test))
+    if isinstance(s, For) and s.annotations.get(FRAGMENT) == "columns":
+        return s.replace(body=If(test, s.body))
+    if isinstance(s, For):
+        return s.replace(body=_with_test(s.body, test))
+    return If(test, s)
 
 
 def _at(column: Expr, one: int) -> Expr:

@@ -58,23 +58,25 @@ PROMOTED = 4
 """Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
 BULK_REGISTERS = 480
 """Of a thread of each group together, where one more group of threads fetches: those of a multiprocessor."""
-BULK_PRODUCTS, BULK_BYTES, BULK_STEP = 1.36, 64, 100
-"""What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle; cycles of a step beside that."""
+BULK_PRODUCTS, BULK_BYTES, BULK_SHARED, BULK_STEP = 1.34, 55, 120, 22
+"""What wgmma takes beyond the rate of the tensor cores; bytes fetched in a cycle, and
+bytes of shared memory that are written or read; cycles of a step beside that."""
 BULK_FLOAT8 = (1.54, 1.7)
 """The first of these for float8, whose sums threads add up: of tiles of 128 columns at most, and of wider ones. Set by
 hand to 9 points of three products; nothing was held out."""
-BULK_ODD_ROWS = (1.5, 2.2)
+BULK_ODD_ROWS = (1.8, 2.0)
 """How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either: 1504³
 and 904 × 1512 × 1048; of 1000³, which the fit had not seen, the estimates are then off by 4 to 12 %."""
-BULK_COPY = (1800, 0.0005)
+BULK_COPY = (2560, 0.0006)
 """Cycles of a kernel that copies such an operand into other rows, and for each byte."""
-BULK_BEYOND = 0.1
+BULK_BEYOND = 0.02
 """How much longer it takes for each share of the tiles that lies beyond the edges: 300 × 5120 × 1280, and no other."""
 BULK_LONE = 1.4
 """How much longer one group of threads takes to write a tile out than two: 3152 × 3072 × 768 with a GELU."""
-BULK_BESIDE = 1.0
+BULK_BESIDE = 0.4
 """How much of what a tile takes beside its steps is not hidden by another block's; not measured."""
-BULK_TILE, BULK_START = (750, 0.022), 3800
+BULK_CLUSTER = 1870
+BULK_TILE, BULK_START = (2000, 0.082), 500
 """Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch."""
 
 # Attention of narrow numbers: fitted to 110 points of ten sizes, of which it picks the best within 9 %;

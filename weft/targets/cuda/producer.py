@@ -25,7 +25,7 @@ write a tile out.
       …                                          ->       for round in range((643 - b) // 132):
                                                             let i = …, j = …  of tile b + 132 round
 
-PERSISTENT may say more: [blocks, rows, resident, down, across], clusters of so many blocks, below or beside one another.
+PERSISTENT may say more: [blocks, rows, resident, down, across], clusters of blocks below or beside one another.
 What all blocks of a cluster read (the columns of those below one another) each fetches a part of, for all of them:
 
     for b in range(66):                                                                                    blocks
@@ -159,10 +159,12 @@ class _Kernel:
         self.wanted = [int(number) for number in marks[0]] if marks else []
         self.round: Var | None = None
         self.down, self.across = self.wanted[3:5] if len(self.wanted) > 3 else (1, 1)
-        self.rank = Var(names.fresh("rank")) if self.many > 1 else None
         along = "blockIdx.y" if self.down > 1 else "blockIdx.x"
         self.along = next((one for one in self.blocks if one.thread == along), None)
         """The loop over tiles of which a cluster has several."""
+        if self.many > 1 and not any(map(self._is_shared, self.boxes)):
+            self.down = self.across = 1
+        self.rank = Var(names.fresh("rank")) if self.many > 1 else None
         odd = self.rank is not None and self.along is not None and (int_value(self.along.extent) or 0) % self.many
         self.place = Var(names.fresh("place")) if odd else None
         """Where a block's tile would be, if that may lie beyond the last."""
@@ -183,7 +185,8 @@ class _Kernel:
     def _is_shared(self, box: bulk.Box) -> bool:
         """Whether all blocks of a cluster read the same box, and can fetch parts of it."""
         own = {self.along.var} if self.along is not None else set()
-        return box.divided(self.many) is not None and not any(uses_any(place, own) for place in box.corner)
+        is_divided = self.along is not None and box.divided(self.many) is not None
+        return is_divided and not any(uses_any(place, own) for place in box.corner)
 
     def is_apart(self) -> bool:
         """Whether one thread can fetch for all, and nothing but the pipeline makes threads wait for one another."""
