@@ -231,10 +231,11 @@ class _Kernel:
             If(
                 less(first.var, index_expr(last)),
                 seq(self._registers(groups, True), self._rounds(self._consumer(lane.var), tiles)),
-                seq(self._registers(groups, False), If(equal(lane.var, 0), self._rounds(self._producer(), tiles))),
+                seq(
+                    self._registers(groups, False),
+                    If(equal(lane.var, 0), seq(self._rounds(self._producer(), tiles), self._end(tiles))),
+                ),
             ),
-            # no block ends while another may still write into it, or arrive there
-            barrier() if self.rank is not None else None,
         )
         for loop in (lane, *reversed(outer)):
             made = loop.replace(body=made)
@@ -248,6 +249,16 @@ class _Kernel:
         if self.rank is not None:
             made = For(self.rank, self.many, made, "thread", RANK)
         return For(self.block, self.count, made, "thread", "blockIdx.x", annotations={"resident": self.wanted[2]})
+
+    def _end(self, tiles: int) -> Stmt | None:
+        """No block of a cluster ends while another may still arrive in it: it waits until all stages are given back."""
+        if self.rank is None or self.round is None:
+            return None
+        rounds = floordiv(sub(index_expr(tiles + self.count - 1), self.block), index_expr(self.count))
+        stage = Var(self.names.fresh("stage"))
+        step = add(mul(rounds, self.loop.extent), stage)
+        wait = bulk.call(bulk.WAIT, self._at(self.empty, self._stage(step)), self._parity(step, 1))
+        return For(stage, self.plan.stages, wait)
 
     def _registers(self, groups: int, more: bool) -> Stmt | None:
         """Registers of those that fetch go to those that multiply, where a block has its multiprocessor to itself."""
