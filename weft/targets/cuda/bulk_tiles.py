@@ -125,23 +125,23 @@ class BulkTiles(GroupTiles):
         fetched = (columns * x * shares[0] + tile_y * y * shares[1]) * LINE
         reads = (groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) + columns + tile_y) * LINE
         beyond = np.where(c["width"] <= 128, *fit.BULK_FLOAT8) if self.kind.bytes == 1 else fit.BULK_PRODUCTS
-        step = np.maximum(products * beyond, np.maximum(fetched / fit.BULK_BYTES, reads / fit.BULK_SHARED))
-        step = step + fit.BULK_STEP
+        busy = products * beyond, fetched / fit.BULK_BYTES, reads / fit.BULK_SHARED
+        step = sum(cycles**fit.BULK_BOTH for cycles in busy) ** (1 / fit.BULK_BOTH)
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
         # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.
         alone = fit.GROUP_WRITTEN[0] * fit.GROUP_WORK * self.work
         slow = np.where(groups == 1, fit.BULK_LONE, 1.0)
-        tile = of_tile + (written + alone) * slow * tile_x * tile_y
+        tile = of_tile + (written + alone * slow) * tile_x * tile_y
         alone = steps * (step + waits) + tile
         # Of two blocks, one multiplies while the other waits, or writes out; what is left over has the machine alone.
         both = np.maximum(2 * steps * step, alone) + fit.BULK_BESIDE * tile
         rounds, left = np.divmod(tiles, machine.multiprocessors * c["resident"])
         last = np.where(left == 0, 0, np.where(left <= machine.multiprocessors, alone, both))
         cycles = np.where(c["resident"] == 1, ceildiv(tiles, machine.multiprocessors) * alone, rounds * both + last)
-        # Of points that cost the same, the one of the most stages, and of the least beyond the edges.
+        # Of points that cost the same, one of several groups, of the most stages, and of the least beyond the edges.
         beyond = tiles * tile_y * tile_x / (self.x * self.y * self.batch * c["parts"]) - 1
-        cycles = cycles * (1 + fit.BULK_BEYOND * beyond) + fit.BULK_START - c["stages"]
+        cycles = cycles * (1 + fit.BULK_BEYOND * beyond) + fit.BULK_START - c["stages"] - fit.BULK_GROUPS * (groups > 1)
         cycles = self.with_memory(cycles + (c["cluster"] > 0) * fit.BULK_CLUSTER)
         start, each = fit.BULK_COPY
         for copied, one in zip(copies, self.operands):
