@@ -74,7 +74,7 @@ def points(problem: Problem, target: Any, most: int) -> Iterator[tuple[str, dict
         for point, cost in ranked:
             kept.setdefault(tuple(v for k, v in point.items() if k not in STAGES), (point, cost))
         some = list(kept.values())[: most if "copy" in name else most // 2]
-        for knob in ("copies", "resident", "parts"):  # and the best of each of these
+        for knob in ("copies", "resident", "parts", "cluster"):  # and the best of each of these
             least = {point[knob]: (point, cost) for point, cost in reversed(list(kept.values())) if knob in point}
             some += [one for one in least.values() if one not in some]
         if name not in ("product", "elementwise"):
