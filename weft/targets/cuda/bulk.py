@@ -140,7 +140,7 @@ class Box:
             if piece.test is not None:  # what nobody copies is there all the same
                 made.append(If(logical_not(piece.test), call(SKIP, at(index_expr(piece.row)), piece.lines)))
         for piece in self._pieces(many, own):
-            numbers = len(self.box), *self.shape, *self.strides, *piece.box, *piece.corner
+            numbers: list[Expr | int] = [len(self.box), *self.shape, *self.strides, *piece.box, *piece.corner]
             row = index_expr(piece.row)
             if own is None:
                 copied = call(COPY, at(row), source, barrier, *numbers)

@@ -151,9 +151,10 @@ class BulkTiles(GroupTiles):
     def _tiles(self, c: Columns) -> Any:
         """Tiles of the result, those of a cluster that has no more of them counted, too."""
         tile_y, tile_x = self._tile(c)
-        across, down = ceildiv(self.x, tile_x), ceildiv(self.y, tile_y)
-        down, across = (np.where(c["cluster"] == at, n + n % 2, n) for at, n in ((1, down), (2, across)))
-        return down * across
+        down, across = ceildiv(self.y, tile_y), ceildiv(self.x, tile_x)
+        return np.where(c["cluster"] == 1, down + down % 2, down) * np.where(
+            c["cluster"] == 2, across + across % 2, across
+        )
 
     def multiply(self, final: Stage) -> None:
         """Tiles of the final block, whose elements each thread writes out of its own registers."""

@@ -18,11 +18,11 @@ import math
 
 from weft.core.dtypes import INDEX, INT32
 from weft.expr.nodes import Address, Buffer, Call, Cast, Expr, Load, Var, floordiv, floormod, index_expr, int_value, mul
-from weft.expr.visit import substitute
+from weft.expr.visit import map_all, substitute
 from weft.loop.ir import Allocate, Evaluate, For, Func, Let, Stmt, Store
 from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.passes.support import Linear, Names, is_barrier, linear
-from weft.loop.visit import Mutator, map_all, walk_stmts
+from weft.loop.visit import Mutator, walk_stmts
 from weft.targets.cuda import bulk
 
 RANK, CLUSTER = "clusterRank.x", "cluster"
@@ -61,7 +61,7 @@ class _Wide(Mutator):
 
     def visit_Cast(self, e: Cast) -> Expr:
         value = self.expr(e.value)
-        return value if e.dtype.is_integer and value.dtype is INDEX else Cast(value, e.dtype)
+        return value if e.dtype.is_integer and value.dtype is INDEX else Cast(e.dtype, value)
 
 
 class _Parts(Mutator):

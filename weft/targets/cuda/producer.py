@@ -286,23 +286,23 @@ class _Kernel:
         extents = {one.thread: (one.var, int_value(one.extent) or 1) for one in self.blocks}
         x, y, z = (extents.get(f"blockIdx.{d}", (None, 1)) for d in "xyz")
         of_tiles = x[1], y[1]
-        x, y = (x[0], -(-x[1] // self.across)), (y[0], -(-y[1] // self.down))
+        across, down = -(-x[1] // self.across), -(-y[1] // self.down)
         tile = add(self.block, mul(self.round, index_expr(self.count)))
-        each = x[1] * y[1]
-        rows, inside = min(max(1, self.wanted[1] // self.down), y[1]), floormod(tile, index_expr(each))
-        bands, left = divmod(y[1], rows)
-        whole = index_expr(rows * x[1])
+        each = across * down
+        rows, inside = min(max(1, self.wanted[1] // self.down), down), floormod(tile, index_expr(each))
+        bands, left = divmod(down, rows)
+        whole = index_expr(rows * across)
         within = floormod(inside, whole)
         column, row = (
             floordiv(within, index_expr(rows)),
             add(mul(floordiv(inside, whole), index_expr(rows)), floormod(within, index_expr(rows))),
         )
         if left:  # the last band has fewer rows; what is chosen is inside, which the ends say for all to see
-            after = maximum(sub(inside, index_expr(bands * rows * x[1])), index_expr(0))
-            is_whole = less(inside, index_expr(bands * rows * x[1]))
-            column = minimum(Select(is_whole, column, floordiv(after, index_expr(left))), index_expr(x[1] - 1))
+            after = maximum(sub(inside, index_expr(bands * rows * across)), index_expr(0))
+            is_whole = less(inside, index_expr(bands * rows * across))
+            column = minimum(Select(is_whole, column, floordiv(after, index_expr(left))), index_expr(across - 1))
             last = add(index_expr(bands * rows), floormod(after, index_expr(left)))
-            row = minimum(Select(is_whole, row, last), index_expr(y[1] - 1))
+            row = minimum(Select(is_whole, row, last), index_expr(down - 1))
         values = [column, row, floordiv(tile, index_expr(each))]
         along = int(self.down > 1)
         if self.rank is not None:  # a cluster's tile is one for each of its blocks
