@@ -139,7 +139,6 @@ def _emit_store(c: Context, call: Call) -> str:
     return f"weft_mma_rows_store<{numbers}>({c.pointer(to)}, {c.fragment(source)}, {steps})"
 
 
-NARROW_BYTES = 2
 NARROW = {kind.elements[0]: kind for kind in (KINDS["f16"], KINDS["bf16"])}
 EMITTERS: Mapping[str, Emitter] = {
     **{f"mma_rows_{kind.name}": _emit_rows(kind) for kind in NARROW.values()},
@@ -268,7 +267,7 @@ class _Step:
         if not after or not {one.name for one in readers(s.func.body, facts.target)} <= set(after):
             raise ScheduleError("steps", made, "others take its sums")
         units, warps = _shape(rows, gates, count, depth, self.machine.multiprocessors)
-        lanes = math.gcd(depth // warps, self.machine.vector_bytes // NARROW_BYTES)
+        lanes = math.gcd(depth // warps, self.machine.vector_bytes // KINDS[kind].bytes)
         self._pack(facts, count, units, lanes)
         # New values: one loop over the units, one over the sequences.
         for name in after:
