@@ -20,6 +20,8 @@ from weft.ops.convolution import accumulator, is_empty, wide_product
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
+NAMES = {4: "lstm", 3: "gru", 1: "rnn"}
+"""Of recurrences, by their gates."""
 
 
 class Readable(Protocol):
@@ -37,7 +39,7 @@ class Direction:
         self.x, self.w, self.r, self.b, self.lengths = given[:5]
         self.initial = given[5:7]
         self.p = given[7] if c.node.op == "LSTM" else None
-        self.op, self.batch_first = c.node.op, bool(c.get("layout", 0))
+        self.batch_first = bool(c.get("layout", 0))
         shape = c.shape(0)
         self.steps, self.batch = (shape[1], shape[0]) if self.batch_first else (shape[0], shape[1])
         self.features, self.hidden = shape[2], c.shape(2)[2]
@@ -122,7 +124,7 @@ class Direction:
             _, start = self.state(0, "rows", self.row_kind)
             row = te.compute(self.shape, lambda t, b, j: following[0][t, b, j].astype(self.row_kind), name="rows_next")
             first, following, states = [*first, start], [*following, row], [*states, rows]
-        made = te.scan(first, following, states, name=f"{self.op.lower()}{self.index}")
+        made = te.scan(first, following, states, name=f"{NAMES[self.gates]}{self.index}")
         return list(made) if len(states) > 1 else [made]
 
     def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Readable:
