@@ -126,6 +126,12 @@ def _recurrent(op: str, gates: int) -> Make:
     return make
 
 
+def _image(b: Builder) -> Value:
+    """A last layer of a generator."""
+    x, weight = b.relu(b.conv(b.input("x", (2, 32, 9, 9)), 32, 32, 1)), b.normal(32, 3, 4, 4, scale=0.1)
+    return b.node("Tanh", b.node("ConvTranspose", x, weight, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4))
+
+
 def _topk(length: int, k: int) -> Make:
     return lambda b: b.node("TopK", b.input("x", (20, length)), b.ints(k), outputs=2, axis=-1)
 
@@ -196,6 +202,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("convolution in groups", _conv((1, 32, 13, 13), 32, 3, groups=4)),
     Family("convolution, depthwise", _conv((2, 48, 15, 15), 48, 3, 2, groups=48)),
     Family("convolution, transposed", _one("ConvTranspose", (1, 16, 9, 9), (16, 24, 4, 4), strides=[2, 2])),
+    Family("convolution, transposed, of three channels", _image, "weft_mma_dot_f16", 2e-2, "fp16"),
     Family("einsum", _one("Einsum", (6, 20, 30), (30, 6, 17), equation="abc,cad->bda")),
     Family("pooling, maximum", _one("MaxPool", (2, 20, 17, 17), kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)),
     Family("pooling, average", _one("AveragePool", (2, 20, 17, 17), kernel_shape=[3, 3], pads=[1] * 4)),
@@ -218,6 +225,7 @@ FAMILIES: tuple[Family, ...] = (
            "bf16"),
     Family("LSTM", _recurrent("LSTM", 4)),
     Family("GRU", _recurrent("GRU", 3)),
+    Family("LSTM by tensor cores", _recurrent("LSTM", 4), "weft_mma_rows", 2e-2, "fp16"),
     Family("scan along rows", lambda b: b.node("CumSum", b.input("x", (40, 300)), b.constant(np.int64(1)))),
     Family("scan along columns", lambda b: b.node("CumSum", b.input("x", (300, 40)), b.constant(np.int64(0)))),
     Family("elementwise", _elementwise),

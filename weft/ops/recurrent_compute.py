@@ -20,6 +20,8 @@ from weft.ops.convolution import accumulator, is_empty, wide_product
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
+NAMES = {4: "lstm", 3: "gru", 1: "rnn"}
+"""Of recurrences, by their gates."""
 
 
 class Readable(Protocol):
@@ -45,6 +47,10 @@ class Direction:
         self.backwards = c.get("direction", "forward") == "reverse" or index == 1
         self.clip = c.get("clip")
         self.kind = accumulator(c.outputs[0].dtype)
+        given_type = c.types[0]
+        is_narrow = given_type is not None and accumulator(given_type.dtype) != given_type.dtype
+        self.row_kind = given_type.dtype if given_type is not None and is_narrow else self.kind
+        """What products read of a state has the type of what they read of the input; sums and gates are of `kind`."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -96,26 +102,39 @@ class Direction:
         assert self.b is not None
         return self.b[self.index, (self.gates + gate) * self.hidden + j].astype(self.kind)
 
-    def state(self, which: int, name: str) -> tuple[te.Tensor, te.Tensor]:
+    def state(self, which: int, name: str, kind: str) -> tuple[te.Tensor, te.Tensor]:
         """A placeholder for a state's history, and its first row."""
         given, d = self.initial[which], self.index
 
         def first(t: Expr, b: Expr, j: Expr) -> Expr:
             if given is None:
-                return te.const(0.0, self.kind)
-            return (given[b, d, j] if self.batch_first else given[d, b, j]).astype(self.kind)
+                return te.const(0.0, kind)
+            return (given[b, d, j] if self.batch_first else given[d, b, j]).astype(kind)
 
         init = te.stage((1, self.batch, self.hidden), lambda t, b, j: first(t, b, j), name=f"{name}_first")
-        return te.placeholder(self.shape, self.kind, name=f"{name}_state"), init
+        return te.placeholder(self.shape, kind, name=f"{name}_state"), init
+
+    def rows(self, h: te.Tensor) -> te.Tensor:
+        """What products read of a state: a history of its own where they take another type."""
+        return h if str(h.dtype) == self.row_kind else te.placeholder(self.shape, self.row_kind, name="h_rows")
+
+    def scan(self, first: list[te.Tensor], following: list[te.Tensor], states: list[te.Tensor], rows: te.Tensor) -> Any:
+        """The recurrence of some states, the first of which products read as `rows`."""
+        if rows is not states[0]:
+            _, start = self.state(0, "rows", self.row_kind)
+            row = te.compute(self.shape, lambda t, b, j: following[0][t, b, j].astype(self.row_kind), name="rows_next")
+            first, following, states = [*first, start], [*following, row], [*states, rows]
+        made = te.scan(first, following, states, name=f"{NAMES[self.gates]}{self.index}")
+        return list(made) if len(states) > 1 else [made]
 
     def recur(self, source: Callable[[Expr, Expr, Expr], Expr], gates: int, first: int = 0) -> Readable:
         """The product of a row of the state with the recurrent weights of `gates` gates from gate `first` on."""
         r, d, hidden = self.r, self.index, self.hidden
         assert r is not None
-        k = te.reduce_axis(hidden, "k")
+        k, product = te.reduce_axis(hidden, "k"), wide_product(self.kind)
         return te.stage(
             (self.steps + 1, self.batch, gates * hidden),
-            lambda t, b, q: te.sum(source(t, b, k.var) * r[d, first * hidden + q, k.var].astype(self.kind), axis=k),
+            lambda t, b, q: te.sum(product(source(t, b, k.var), r[d, first * hidden + q, k.var]), axis=k),
             name="recurrence",
         )
 
@@ -138,8 +157,9 @@ class Direction:
 def lstm_direction(c: Compute, way: Direction) -> list[te.Tensor]:
     """The histories of both states of an LSTM, in one direction."""
     projection = way.project(4)
-    (h, h_first), (s, s_first) = way.state(0, "h"), way.state(1, "c")
-    product = way.recur(lambda t, b, k: h[t - 1, b, k], 4)
+    (h, h_first), (s, s_first) = way.state(0, "h", c.outputs[0].dtype), way.state(1, "c", way.kind)
+    rows = way.rows(h)
+    product = way.recur(lambda t, b, k: rows[t - 1, b, k], 4)
     couple, hidden, d, p = bool(c.get("input_forget", 0)), way.hidden, way.index, way.p
 
     def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
@@ -164,18 +184,19 @@ def lstm_direction(c: Compute, way: Direction) -> list[te.Tensor]:
         o = gate(t, b, 1, j)
         if p is not None:
             o = o + peep(1, j) * s_next[t, b, j]
-        return way.hold(t, b, way.apply(0, o) * way.apply(2, s_next[t, b, j]), h[t - 1, b, j])
+        new = way.apply(0, o) * way.apply(2, s_next[t, b, j])
+        return way.hold(t, b, new.astype(str(h.dtype)), h[t - 1, b, j])
 
     h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
-    made = te.scan([h_first, s_first], [h_next, s_next], [h, s], name=f"lstm{way.index}")
-    return list(made)
+    return list(way.scan([h_first, s_first], [h_next, s_next], [h, s], rows))
 
 
 def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
     linear = bool(c.get("linear_before_reset", 0))
     projection = way.project(2 if linear else 3)
-    h, h_first = way.state(0, "h")
-    product = way.recur(lambda t, b, k: h[t - 1, b, k], 3 if linear else 2)
+    h, h_first = way.state(0, "h", way.kind)
+    rows = way.rows(h)
+    product = way.recur(lambda t, b, k: rows[t - 1, b, k], 3 if linear else 2)
 
     def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
         return way.apply(0, way.read(projection, t, b, g, j) + product[t, b, g * way.hidden + j])
@@ -188,7 +209,8 @@ def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
                 value = value + way.recurrent_bias(2, j)
             return gate(t, b, 1, j) * value
     else:
-        reset = te.compute(way.shape, lambda t, b, j: gate(t, b, 1, j) * h[t - 1, b, j], name="reset")
+        kept = way.row_kind
+        reset = te.compute(way.shape, lambda t, b, j: (gate(t, b, 1, j) * h[t - 1, b, j]).astype(kept), name="reset")
         second = way.recur(lambda t, b, k: reset[t, b, k], 1, first=2)
 
         def inner(t: Expr, b: Expr, j: Expr) -> Expr:
@@ -200,20 +222,21 @@ def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
         return way.hold(t, b, (te.const(1.0, way.kind) - z) * new + z * old, old)
 
     h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
-    return [te.scan(h_first, h_next, h, name=f"gru{way.index}")]
+    return list(way.scan([h_first], [h_next], [h], rows))
 
 
 def _rnn(c: Compute, way: Direction) -> list[te.Tensor]:
     projection = way.project(1)
-    h, h_first = way.state(0, "h")
-    product = way.recur(lambda t, b, k: h[t - 1, b, k], 1)
+    h, h_first = way.state(0, "h", c.outputs[0].dtype)
+    rows = way.rows(h)
+    product = way.recur(lambda t, b, k: rows[t - 1, b, k], 1)
 
     def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
         new = way.apply(0, way.read(projection, t, b, 0, j) + product[t, b, j])
-        return way.hold(t, b, new, h[t - 1, b, j])
+        return way.hold(t, b, new.astype(str(h.dtype)), h[t - 1, b, j])
 
     h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
-    return [te.scan(h_first, h_next, h, name=f"rnn{way.index}")]
+    return list(way.scan([h_first], [h_next], [h], rows))
 
 
 def _by_direction(d: Expr, values: Sequence[Expr]) -> Expr:

@@ -95,8 +95,8 @@ class Families:
     plain: Callable[[Unit], None]
     loops: tuple[Match, ...] = ()
     """Sketches of what is no contraction, offered before the ways of `rest`."""
-    first: Callable[[Schedule, Any, set[str]], None] | None = None
-    """What is done to a program before its units are looked at."""
+    first: Callable[[Schedule, Any, set[str], Collection[Buffer]], Collection[Buffer]] | None = None
+    """What is done to a program before its units are looked at; gives copies of constants that it made."""
     is_scheduled: Callable[[Schedule, str], bool] = lambda schedule, name: False
     """Whether a block needs nothing further although no unit took it."""
     schedules_all: bool = False
@@ -164,7 +164,7 @@ def plan(schedule: Schedule, target: Any, families: Families, constants: Collect
     inline_producers(schedule, families.inline)
     done: set[str] = set()
     if families.first is not None:
-        families.first(schedule, target, done)
+        constants = [*constants, *families.first(schedule, target, done, constants)]
     for name in names_of(schedule):
         unit = unit_of(schedule, name, target, constants, done)
         if is_sum_of_products(unit.facts) and choose(unit, families.whole, pick):

@@ -227,7 +227,8 @@ def _declare_shared(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[int, 
     offsets, total = _shared_offsets(c, overlay)
     dialect = c.dialect
     lines = []
-    pooled = total > dialect.static_shared_bytes or (len(overlay) > 1 and dialect.name == "cuda")
+    is_overlaid = any(buffer.name in group for buffer, _, _ in c.shared for group in overlay)
+    pooled = total > dialect.static_shared_bytes or (is_overlaid and dialect.name == "cuda")
     if pooled:
         lines.append("  extern __shared__ __align__(1024) uint8_t shared_memory[];")
     for (buffer, name, size), offset in zip(c.shared, offsets):

@@ -32,7 +32,7 @@ from weft.core.errors import ExpressionError
 from weft.core.knobs import knobs
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
-from weft.expr.visit import free_vars
+from weft.expr.visit import free_vars, uses_any
 from weft.graph.ir import Array, Graph, Value
 from weft.graph.passes.layout import Layout
 from weft.graph.shapes import typical
@@ -40,7 +40,7 @@ from weft.loop.ir import Block, Func, Seq, Stmt, Store, seq
 from weft.loop.passes.keep_wide import keep_wide
 from weft.loop.passes.turn_loops import turns_by_call
 from weft.loop.regions import conjuncts
-from weft.loop.tree import BUFFER_NOTES, blocks_in
+from weft.loop.tree import BUFFER_NOTES, blocks_in, loops_in
 from weft.loop.verifier import verify
 from weft.plan.overrides import Records, apply_override, apply_record, digest, records
 from weft.plan.planner import picks_by_default
@@ -405,7 +405,7 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
         return None
     block = blocks[0]
     body = block.body
-    if not isinstance(body, Store) or block.init is not None or not _runs_everywhere(block):
+    if not isinstance(body, Store) or block.init is not None or not _runs_everywhere(block, stmt):
         return None
     if body.buffer.scope != "global":  # a copy into memory of the machine's own, which each call fills
         return None
@@ -434,10 +434,13 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
     return target, Packing(params.index(source), sizes, tuple(order))
 
 
-def _runs_everywhere(block: Block) -> bool:
-    """Whether a block has no test, but for the end of a loop over all of its points that threads share."""
+def _runs_everywhere(block: Block, around: Stmt) -> bool:
+    """Whether a block has no test, but for the end of a loop over all of its points, or vectors, that threads share."""
     test, points = block.predicate, math.prod(int_value(axis.extent) or 0 for axis in block.axes)
-    return is_true(test) or (isinstance(test, LT) and 0 < points == int_value(test.b))
+    if is_true(test) or not isinstance(test, LT):
+        return is_true(test)
+    others = [int_value(loop.extent) or 0 for loop in loops_in(around) if not uses_any(test.a, {loop.var})]
+    return 0 < points == math.prod(others) * (int_value(test.b) or 0)
 
 
 def _copied(value: Expr) -> tuple[Load, list[Expr]] | None:

@@ -27,21 +27,29 @@ from weft.loop.visit import walk_exprs, walk_stmts
 
 
 def overlay_shared(func: Func) -> Func:
-    """The program with a group of shared buffers that may lie over another, where there is one."""
-    buffers = [s.buffer for s in walk_stmts(func.body) if isinstance(s, Allocate) and s.buffer.scope == "shared"]
-    sizes = {b: _bytes(b) for b in buffers}
-    if len(buffers) < 2 or None in sizes.values() or len({b.name for b in buffers}) != len(buffers):
+    """The program with groups of shared buffers that may lie over another, in each kernel where there is one."""
+    buffers = _allocated(func.body)
+    if len({b.name for b in buffers}) != len(buffers):
         return func
-    blocks = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.thread == "blockIdx.x"]
-    if sum(any(isinstance(x, Allocate) and x.buffer in sizes for x in walk_stmts(s)) for s in blocks) != 1:
-        return func  # several kernels with shared memory: each has its own
-    for last in sorted(buffers, key=lambda b: -(sizes[b] or 0)):
+    kernels = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.thread == "blockIdx.x"]
+    for own in [_allocated(kernel) for kernel in kernels]:
+        func = _overlay(func, own, {b: _bytes(b) or 0 for b in own}) if all(map(_bytes, own)) else func
+    return func
+
+
+def _allocated(s: Stmt) -> list[Buffer]:
+    return [x.buffer for x in walk_stmts(s) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
+
+
+def _overlay(func: Func, buffers: list[Buffer], sizes: dict[Buffer, int]) -> Func:
+    """The program with one of the buffers of a kernel over others."""
+    for last in sorted(buffers, key=lambda b: -sizes[b]):
         first = [b for b in buffers if b is not last and _separated(func.body, {b}, last) is not None]
-        if min(sizes[last] or 0, sum(sizes[b] or 0 for b in first)) < model.LEAST_OVERLAID:
+        if min(sizes[last], sum(sizes[b] for b in first)) < model.LEAST_OVERLAID:
             continue
         body = _separated(func.body, set(first), last)
         if body is not None:
-            groups = [[b.name for b in first], [last.name]]
+            groups = [*func.annotations.get("shared_overlay", ()), [b.name for b in first], [last.name]]
             return func.replace(body=body, annotations={**func.annotations, "shared_overlay": groups})
     return func
 

@@ -28,7 +28,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import uses_any, walk
+from weft.expr.visit import free_vars, substitute, uses_any, walk
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
 from weft.loop.regions import accessed_region, conjuncts, greater, lesser, same_region, walked_box, written_box
 from weft.loop.tree import (
@@ -115,7 +115,7 @@ def insert_producer(
     inputs = {r.buffer for r in block.reads}
     for later in stmts[first:]:
         for producer in blocks_in(later):
-            if any(r.buffer in inputs for r in producer.writes):
+            if any(r.buffer in inputs and not _earlier(block, producer, r.buffer, outer) for r in producer.writes):
                 reason = f"it reads what {producer.name} computes, which comes after the place where it would go"
                 raise ScheduleError(what, f"{block.name}, {loop}", reason)
     ranges = ranges_of(func, outer)
@@ -127,6 +127,27 @@ def insert_producer(
     nest, loops = make_nest(func, block, needed, block.writes, ranges, condition, limits)
     stmts.insert(first, nest)
     return _finish(func, loop, what, stmts, block, loops)
+
+
+def _earlier(reader: Block, writer: Block, buffer: Buffer, outer: Sequence[For]) -> bool:
+    """Whether a block reads of a buffer only what another iteration of a loop around both writes: an earlier step.
+
+    Somewhere the indices are those of the loop alone, and differ by a number.
+    """
+
+    def places(block: Block, regions: Sequence[Region]) -> list[list[tuple[Expr, bool]]]:
+        at = {axis.var: value for axis, value in zip(block.axes, block.bindings)}
+        boxes = [zip(r.mins, r.extents) for r in regions if r.buffer is buffer]
+        return [[(substitute(first, at), int_value(size) == 1) for first, size in box] for box in boxes]
+
+    around = {loop.var for loop in outer}
+
+    def apart(mine: tuple[Expr, bool], other: tuple[Expr, bool]) -> bool:
+        (a, single), (b, alone) = mine, other
+        return single and alone and {*free_vars(a), *free_vars(b)} <= around and bool(int_value(simplify(sub(a, b))))
+
+    written = places(writer, writer.writes)
+    return all(any(map(apart, mine, other)) for mine in places(reader, reader.reads) for other in written)
 
 
 def _finish(func: Func, loop: str | None, what: str, stmts: list[Stmt], block: Block, loops: list[str]) -> Result:

@@ -13,7 +13,20 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, cluster, copies, fragments, lanes, mma, producer, stagger, streamed, swizzle, wgmma
+from weft.targets.cuda import (
+    bulk,
+    cluster,
+    copies,
+    fragments,
+    lanes,
+    mma,
+    producer,
+    stagger,
+    steps,
+    streamed,
+    swizzle,
+    wgmma,
+)
 from weft.targets.gpu import pipeline
 from weft.targets.gpu.nest import threads_of
 
@@ -51,6 +64,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **wgmma.EMITTERS,
         **fragments.EMITTERS,
         **lanes.EMITTERS,
+        **steps.EMITTERS,
         **streamed.EMITTERS,
         **swizzle.EMITTERS,
     }

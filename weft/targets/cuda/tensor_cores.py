@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Buffer, Expr, Var, int_value
+from weft.expr.nodes import Buffer, Expr, Load, Var, int_value
+from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -138,7 +139,9 @@ class MatrixTiles(Tiles):
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
-        return self.y >= fit.LEAST_Y and self.x >= fit.LEAST_X and self.k >= self.kind.depth
+        loads = [e for e in walk(self.given.axes.y_operand) if isinstance(e, Load)]
+        few = all(load.buffer in self.given.unit.constants for load in loads)  # channels of a last layer, say
+        return (self.y >= fit.LEAST_Y or few) and self.x >= fit.LEAST_X and self.k >= self.kind.depth
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""

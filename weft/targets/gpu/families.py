@@ -14,8 +14,12 @@ A block that no thread would run is divided among threads element by element.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from weft.expr.nodes import Buffer
 from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
+from weft.plan.phases import pack_phases, split_phases
 from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
@@ -36,10 +40,13 @@ def _plain(unit: Unit) -> None:
         bind_flat(unit.schedule[name], unit.target)
 
 
-def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
+def _first(schedule: Schedule, target: Target, done: set[str], constants: Collection[Buffer]) -> Collection[Buffer]:
     """What is done before units are looked at."""
     schedule_steps(schedule, target)
+    split_phases(schedule)
+    packed = pack_phases(schedule, constants)
     rows.split_groups(schedule)
+    return packed
 
 
 FAMILIES = Families(

@@ -50,7 +50,7 @@ class _Step:
         """Sums of some units and their new values, group by group."""
         for name in self.names:
             if name in self.sums:
-                _part_units(self.s, name)
+                part_units(self.s, name)
         for group in self._groups():
             if group[0] in self.sums:
                 self._bind_group(group)
@@ -62,14 +62,14 @@ class _Step:
             begun = bool(groups) and any(one in self.sums for one in groups[-1])
             with s.attempt("one loop over the units") as tried:
                 if name in self.sums or begun:
-                    _units_outside(s[name])
+                    units_outside(s[name])
                 if begun:
-                    s.apply("merge_loops", first=_around(s, groups[-1][0]), second=_around(s, name))
+                    s.apply("merge_loops", first=around(s, groups[-1][0]), second=around(s, name))
             if tried and begun:
                 groups[-1].append(name)
                 continue
             if not tried and name in self.sums:
-                _units_outside(s[name])
+                units_outside(s[name])
             groups.append([name])
         return groups
 
@@ -80,12 +80,12 @@ class _Step:
         for name in sums:
             if {reader.name for reader in readers(s.func.body, block_named(s, name).writes[0].buffer)} <= set(group):
                 s[name].set_scope("shared")
-        units = s.handle(_around(s, group[0]))
+        units = s.handle(around(s, group[0]))
         if nest.extent_of(first, units) < FULL_ROUNDS * self.machine.multiprocessors:
             with s.attempt("blocks for the batch"):
-                batch = _inside(first, units)
+                batch = inside(first, units)
                 for name in group[1:]:
-                    s.apply("merge_loops", first=batch.name, second=_inside(s[name], units).name)
+                    s.apply("merge_loops", first=batch.name, second=inside(s[name], units).name)
                 first.bind(batch, "blockIdx.y")
         first.bind(units, "blockIdx.x")
         for name in sums:
@@ -113,8 +113,10 @@ def _is_sum(block: Block) -> bool:
     return len(facts.reduce) == 1 and facts.depth >= UNIT_DEPTH and facts.store is not None and is_contiguous(facts)
 
 
-def _part_units(s: Schedule, name: str) -> None:
+def part_units(s: Schedule, name: str, always: bool = False) -> None:
     """Sums whose last axis has several parts (gates) of as many units as their readers have get an axis for the parts.
+
+    With `always` also those of one part.
 
     The steps are no longer ordered for the sums themselves: the states that they read are.
     """
@@ -127,7 +129,7 @@ def _part_units(s: Schedule, name: str) -> None:
     count = units.pop() if len(units) == 1 else 0
     if count < 1 or extent(last) % count:
         raise ScheduleError("recurrent", name, "its readers do not take it in whole parts")
-    if extent(last) == count:
+    if extent(last) == count and not always:
         return
     s.apply("split_axis", block=name, axis=last.var.name, factor=count)
     inputs = [f"i{d}" for d in range(len(buffer.shape))]
@@ -153,12 +155,12 @@ def _loop_of(stage: Stage, axis: Axis) -> Var:
     return found[0]
 
 
-def _around(s: Schedule, name: str) -> str:
+def around(s: Schedule, name: str) -> str:
     """The loop over the units around a block: that of the last axis which is not reduced."""
     return _loops_over(s[name], facts_of(s[name].block).spatial[-1])[0].name
 
 
-def _units_outside(stage: Stage) -> None:
+def units_outside(stage: Stage) -> None:
     """The loop over the units outside the other loops of a block."""
     unit = _loop_of(stage, facts_of(stage.block).spatial[-1])
     others = [loop for loop in nest.free_loops(stage) if loop is not unit]
@@ -166,7 +168,7 @@ def _units_outside(stage: Stage) -> None:
         stage.reorder(unit, *others)
 
 
-def _inside(stage: Stage, loop: Var) -> Var:
+def inside(stage: Stage, loop: Var) -> Var:
     """The loop right inside another around a stage."""
     inner = stage.loops[[one.name for one in stage.loops].index(loop.name) + 1 :]
     if not inner:

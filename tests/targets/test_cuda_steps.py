@@ -1,0 +1,127 @@
+"""Steps of recurrences by tensor cores: one kernel each; by the interpreter, by NVRTC; what they do not take."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import weft.ops  # noqa: F401  (the operators)
+from weft import te
+from weft.compiler.kernels.program import build_program
+from weft.core.dtypes import dtype
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.infer import infer
+from weft.loop.interpreter import interpret
+from weft.loop.ir import Evaluate
+from weft.loop.passes.support import is_barrier
+from weft.loop.verifier import verify
+from weft.loop.visit import Mutator, walk_stmts
+from weft.targets.cuda import nvrtc
+from weft.targets.registry import find_target
+
+HOPPER = find_target("cuda:sm_90a")
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def recurrence(op, steps, batch, hidden, kind="float16", features=8, **attributes):
+    """A recurrence of narrow numbers; the last state, too."""
+    random, rows, element = np.random.default_rng(0), GATES[op] * hidden, dtype(kind).numpy
+    shapes = {"w": (1, rows, features), "r": (1, rows, hidden), "b": (1, 2 * rows)}
+    values = {name: Value(name, TensorType(kind, shape)) for name, shape in shapes.items()}
+    arrays = {v: (random.standard_normal(shapes[n]) * hidden**-0.5).astype(element) for n, v in values.items()}
+    x = Value("x", TensorType(kind, (steps, batch, features)))
+    y, last = Value("y", TensorType(kind, (steps, 1, batch, hidden))), Value("l", TensorType(kind, (1, batch, hidden)))
+    node = Node(op, [x, *values.values()], [y, last], {"hidden_size": hidden, **attributes})
+    return infer(Graph("one", [x], [y, last], [node], arrays))
+
+
+def scheduled(graph):
+    """Its program by the default schedule, and what each parameter is."""
+    made = build_program(graph.nodes, graph.outputs, graph.constants, "kernel", {}, 1)
+    HOPPER.spec.schedule(made.schedule, HOPPER, [buffer for v, buffer in made.inputs if v in graph.constants])
+    verify(made.schedule.func)
+    return made
+
+
+def run(made, graph, func, x, check):
+    """The results of a program by the interpreter."""
+    results = [np.full(v.tensor.static, 7, v.tensor.core.numpy) for v in graph.outputs]
+    known = {buffer: graph.constants.get(v, x) for v, buffer in made.inputs}
+    known |= dict(zip((buffer for _, buffer in made.outputs), results))
+    interpret(func, *[known[p] for p in made.schedule.func.params], check=check)
+    return results
+
+
+def is_taken(schedule):
+    return any(one.name == "steps by tensor cores" and not one.refused for one in schedule.tried)
+
+
+@pytest.mark.parametrize(
+    "op, steps, batch, hidden, more",
+    [
+        ("LSTM", 2, 16, 40, {}),
+        ("LSTM", 3, 5, 26, {"direction": "reverse"}),
+        ("LSTM", 2, 3, 32, {"kind": "bfloat16", "clip": 0.5}),
+        ("LSTM", 2, 20, 22, {"input_forget": 1}),
+        ("GRU", 2, 9, 24, {"linear_before_reset": 1}),
+    ],
+)
+def test_a_step_is_one_kernel(op, steps, batch, hidden, more):
+    graph = recurrence(op, steps, batch, hidden, **more)
+    made = scheduled(graph)
+    assert is_taken(made.schedule), made.schedule.tried
+    x = (
+        np.random.default_rng(1)
+        .standard_normal(graph.inputs[0].tensor.static)
+        .astype(graph.inputs[0].tensor.core.numpy)
+    )
+    want = interpret_graph(graph, [x])
+    lowered = HOPPER.lower(made.schedule.func)
+    least = 2e-3 if graph.inputs[0].tensor.dtype == "float16" else 1.6e-2
+    for func, check in ((made.schedule.func, True), (lowered, False)):
+        for result, right in zip(run(made, graph, func, x, check), want):
+            assert np.abs(result.astype(np.float32) - right.astype(np.float32)).max() < least
+    source = HOPPER.generate(lowered).source
+    stepped = [one for one in source.split('extern "C"') if "int64_t t_" in one.split("{")[0]]
+    assert len(stepped) == 1 and re.search(r"weft_mma_rows_b?f16<", stepped[0]), "each step starts one kernel"
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(source, "sm_90a")[1:4] == b"ELF"
+
+
+@pytest.mark.parametrize("op, hidden, more", [("LSTM", 33, {}), ("GRU", 24, {}), ("RNN", 32, {})])
+def test_what_they_do_not_take_falls_back(op, hidden, more):
+    """Sums of odd length; a reset before the product; a step without gates."""
+    graph = recurrence(op, 2, 3, hidden, **more)
+    made = scheduled(graph)
+    assert not is_taken(made.schedule)
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype(np.float16)
+    for result, right in zip(run(made, graph, made.schedule.func, x, True), interpret_graph(graph, [x])):
+        assert np.abs(result.astype(np.float32) - right.astype(np.float32)).max() < 2e-3
+
+
+def test_a_missing_barrier_is_found():
+    graph = recurrence("LSTM", 2, 4, 64)
+    made = scheduled(graph)
+    lowered = HOPPER.lower(made.schedule.func)
+    assert any(map(is_barrier, walk_stmts(lowered.body)))
+
+    class Drop(Mutator):
+        def visit_Evaluate(self, s):
+            return Evaluate(te.const(0)) if is_barrier(s) else s
+
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype(np.float16)
+    right = interpret_graph(graph, [x])[0].astype(np.float32)
+    found = run(made, graph, Drop().func(lowered), x, False)[0].astype(np.float32)
+    assert not np.allclose(found, right, rtol=1e-2, atol=1e-2)
+
+
+def test_each_kernel_lays_shared_memory_over_its_own():
+    """The product of the input has tiles that lie over one another, although steps use shared memory, too."""
+    made = scheduled(recurrence("LSTM", 4, 64, 64, features=256))
+    lowered = HOPPER.lower(made.schedule.func)
+    assert any("projection" in name for group in lowered.annotations["shared_overlay"] for name in group)
+    (steps,) = {k.name for k in HOPPER.generate(lowered).kernels if k.constants}
+    assert "__shared__" in HOPPER.generate(lowered).source.split(steps)[1].split('extern "C"')[0]
