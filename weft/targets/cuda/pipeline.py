@@ -13,7 +13,7 @@ from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
-from weft.targets.cuda import bulk, copies, fragments, lanes, mma, producer, stagger, streamed, swizzle, wgmma
+from weft.targets.cuda import bulk, copies, early, fragments, lanes, mma, producer, stagger, streamed, swizzle, wgmma
 from weft.targets.gpu import pipeline
 from weft.targets.gpu.nest import threads_of
 
@@ -21,7 +21,9 @@ _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
 PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS[:_PIPELINES],
     producer.fetch_beside,
-    *pipeline.TO_STATEMENTS[_PIPELINES:],
+    double_buffer,
+    early.begin_early,
+    *pipeline.TO_STATEMENTS[_PIPELINES + 1 :],
     fragments.skip_masks,
     wgmma.begin_products,
     stagger.stagger,
@@ -46,6 +48,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
     return {
         **bulk.EMITTERS,
         **copies.EMITTERS,
+        **early.EMITTERS,
         **mma.EMITTERS,
         **(mma.CONVERSIONS if target.threads is not None and "float8" in target.threads.tensor_cores else {}),
         **wgmma.EMITTERS,

@@ -153,6 +153,9 @@ FEW_ROWS_THREADS, WRITTEN_PRODUCTS = 128, 1024
 """Threads of a block where each has the sums of several rows, and products that are written out for it at most."""
 COMPUTED_ROW = 16 * 1024
 """Elements of a row that every block of a vector product computes for itself, at most."""
+RING_BYTES, RING_ACROSS = 64 * 1024, 32
+"""Of constants that come through shared memory, what a block has on its way: two kernels have room for it; and the most
+threads along a row of a block."""
 AHEAD = 0.05
 """The part of the cache that constants take which blocks ask for while the kernel before them runs: of 0, 0.05, 0.1 and
 0.25 the best for decoders of 110 M and 1 B weights on an H200 (docs/gpu.md); none was held out."""
@@ -164,9 +167,9 @@ WINDOW_PLACES, WINDOW_BUSY, WINDOW_WRITTEN = (4, 2, 1), 512, 64
 written out, beyond which rows of a window are a loop. Judgements."""
 WINDOW_KEPT, ROW_VECTOR = 128, 16
 """Elements of an image that a thread keeps in registers for the taps of a row; bytes of a vector of them."""
-UNIT_DEPTH, UNIT_THREADS = 32, 512
+UNIT_DEPTH, UNIT_THREADS, SEQUENCES, UNIT_SUMS = 32, 512, 4, 32
 """Recurrences: a product over fewer values is not worth several threads; more threads of a block wait longer for one
-another than they hide."""
+another than they hide. Sequences of a batch whose sums one thread has, and sums of a thread, at most: judgements."""
 
 INLINED_TWICE, INLINED_READERS, INLINED_IN_CONTRACTIONS = 40, 3, 8
 """Work (`facts.cost`) that beats memory when done twice, by how many readers, and for each use in a product."""

@@ -22,8 +22,8 @@ from weft.schedule.facts import block_named, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import nest
-from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, UNIT_DEPTH, UNIT_THREADS
-from weft.targets.gpu.reduction import cross_threads, is_contiguous
+from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, SEQUENCES, UNIT_DEPTH, UNIT_SUMS, UNIT_THREADS
+from weft.targets.gpu.reduction import cross_threads, divisor_below, is_contiguous, spread, unroll_some
 
 
 def schedule_steps(s: Schedule, target: Target) -> None:
@@ -98,13 +98,41 @@ class _Step:
             _bind_at_most(s[name], row, self.threads, "threadIdx.x")
 
     def _share_rows(self, stage: Stage) -> None:
-        """A row of threads for each sum."""
+        """A row of threads for each sum; where these are many, for those of some sequences, all gates of each."""
         k = _loop_of(stage, facts_of(stage.block).reduce[0])
         rows = [loop for loop in nest.free_loops(stage) if loop is not k]
+        most = min(UNIT_THREADS, self.machine.block_threads) // self.threads
+        count, gates = (nest.extent_of(stage, loop) for loop in rows) if len(rows) == 2 else (1, 1)
+        together = divisor_below(count, SEQUENCES)
+        if together > 1 < gates <= UNIT_SUMS // together and count <= most * together:
+            return self._share_sequences(stage, together)
         if rows:
-            most = min(UNIT_THREADS, self.machine.block_threads) // self.threads
             _bind_at_most(stage, nest.fuse_all(stage, rows), most, "threadIdx.y")
         cross_threads(stage, self.threads)
+
+    def _share_sequences(self, stage: Stage, together: int) -> None:
+        """A thread has the sums of some sequences and all gates: it loads a weight once for these, a state for those."""
+        s, (k,) = self.s, nest.reduce_loops(stage)
+        own = [loop for loop in nest.free_loops(stage) if loop is not k]
+        stage.reorder(k, *own)  # outermost, so that the parts and their sum do not meet inside the loops that both bind
+        _, part = stage.split(k, factor=self.threads)
+        partial = s.rfactor(stage.name, part, -1)
+        partial.set_scope("shared")
+        partial.storage_align(-2, 2, 1)
+        sums = s.cache_write(partial.block.writes[0].buffer, "local")
+        batch, gate, lane = nest.long_loops(partial)
+        group, sequence = partial.split(batch, factor=together)
+        groups = nest.extent_of(partial, group)
+        nest.arrange(partial, {group: "threadIdx.y", lane: "threadIdx.x", **nest.unrolled(sequence, gate)})
+        sums.compute_at(partial, lane)
+        (k,) = nest.reduce_loops(sums)
+        own = [loop for loop in nest.free_loops(sums) if loop is not k]
+        sums.reorder(k, *own)
+        unroll_some(sums, k)
+        nest.mark(sums, nest.unrolled(*own))
+        total = s.cache_write(stage.block.writes[0].buffer, "local")
+        total.compute_at(stage, spread(stage, nest.fuse_all(stage, nest.spatial_loops(stage)), groups, self.threads))
+        unroll_some(total, nest.reduce_loops(total)[0])
 
 
 def _is_sum(block: Block) -> bool:

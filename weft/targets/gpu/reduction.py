@@ -280,10 +280,13 @@ def _apply_columns(found: Found, point: Point) -> None:
         return _share_rows(found, point, ahead)
     made = found.attach(bind, "local")
     if lanes > 1:
-        share_columns(made, lanes, point["rows"])
+        ring = point["threads"] if ahead and _has_rings(target) else 0
+        sums = share_columns(made, lanes, point["rows"], ring)
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
+        _compute_in_block(found, facts, point)
+    for facts in _rows_in_block(found, sums) if lanes > 1 and ring else ():
         _compute_in_block(found, facts, point)
 
 
@@ -513,9 +516,11 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     least = max(1, model.LEAST_LINE_BYTES // machine.vector_bytes)
     threads = min(model.SHARE_THREADS, machine.block_threads)
     if is_packable(facts, constants, lanes):
-        columns = extent(last)
+        columns, widths = extent(last), powers(across)
+        if _has_rings(target) and facts.points == columns:  # a block for each multiprocessor, as wide as it takes
+            widths = [n for n in range(1, model.RING_ACROSS + 1) if columns % (n * lanes) == 0]
         across = max(
-            powers(across), key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
+            widths, key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
         )
         threads = threads if facts.points == columns else min(model.FEW_ROWS_THREADS, threads)
     else:
@@ -536,12 +541,13 @@ def evenly(blocks: int, places: int) -> float:
     return blocks / (places * max(1, -(-blocks // places)))
 
 
-def share_columns(stage: Stage, lanes: int, share: int) -> None:
+def share_columns(stage: Stage, lanes: int, share: int, ring: int = 0) -> Stage:
     """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads.
 
-    Partial results of the rows stand in shared memory, in two rounds.
+    Partial results of the rows stand in shared memory, in two rounds. With a `ring`, so many threads are along a row
+    of what is read most, and it comes through shared memory, so much ahead as that holds. Gives the stage that loads.
     """
-    s, name, together = stage.schedule, stage.name, model.LOADED_VALUES // lanes
+    s, name, together, first = stage.schedule, stage.name, model.LOADED_VALUES // lanes, list[Stage]()
     nest.fuse_all(stage, nest.reduce_loops(stage))
     for threads in (share, nest.power_of_two(math.isqrt(share))):
         if threads < 2:
@@ -555,9 +561,14 @@ def share_columns(stage: Stage, lanes: int, share: int) -> None:
         row, *_, vector = nest.free_loops(partial)
         made.compute_at(partial, row)
         nest.mark(partial, {row: "threadIdx.y", vector: "vectorize"})
-        _accumulate(made, together)
+        if ring and not first:
+            _accumulate_ahead(made, lanes, share, ring)
+        else:
+            _accumulate(made, together)
+        first.append(made)
     _accumulate(s.cache_write(stage.block.writes[0].buffer, "local"), together)
     stage.vectorize(nest.free_loops(stage)[-1])
+    return first[0] if first else stage
 
 
 def _accumulate(made: Stage, together: int) -> None:
@@ -567,3 +578,40 @@ def _accumulate(made: Stage, together: int) -> None:
     outer, inner = made.split(loop, factor=divisor_below(nest.extent_of(made, loop), together))
     nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not outer]))
     _load_vectors(made, inner)
+
+
+def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
+    """The same of constants that come through shared memory: each thread copies what it will use, and needs no barrier.
+
+    Copies take no registers while they are on their way, and constants need not wait for the kernel before.
+    """
+    s, (loop, *_) = made.schedule, nest.reduce_loops(made)
+    made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
+    main = main_load(facts_of(made.block))
+    assert main is not None
+    vector = s.cache_read(main.buffer, "local", [made.name])
+    vector.compute_at(made, loop)
+    copy = s.cache_read(main.buffer, "shared", [vector.name])
+    copy.compute_at(made, loop)
+    nest.fetch_together(copy, nest.long_loops(copy), rows, columns, lanes)
+    size = rows * columns * lanes * main.buffer.dtype.bytes
+    nest.fetch_ahead(made, loop, min(model.RING_BYTES // size, nest.extent_of(made, loop) + 1))
+    made.annotate("begins_early", [main.buffer.name], loop)
+    nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not loop]))
+    vector.vectorize(nest.long_loops(vector)[0])
+
+
+def _has_rings(target: Target) -> bool:
+    """Whether constants may come through shared memory while the kernel before still runs."""
+    machine = nest.threads_of(target)
+    return machine.has_async_copy and machine.overlaps_launches
+
+
+def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
+    """The rows that a product reads beside its constants, as copies in each block: nothing is waited for in its loop."""
+    s, made = found.unit.schedule, list[Facts]()
+    main = main_load(facts_of(sums.block))
+    for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
+        if buffer.scope == "global" and main is not None and buffer is not main.buffer:
+            made.append(facts_of(s.cache_read(buffer, "shared", [sums.name]).block))
+    return made
