@@ -161,8 +161,8 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     facts = getattr(module.machine, "threads", None)
-    first = [*_ahead(c, launch), dialect.wait] if facts is not None and facts.overlaps_launches else []
-    first = [] if _waits_itself(launch) else first
+    overlaps = facts is not None and facts.overlaps_launches
+    first = [*_ahead(c, launch), *([] if _waits_itself(launch) else [dialect.wait])] if overlaps else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
 

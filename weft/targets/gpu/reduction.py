@@ -264,14 +264,20 @@ def _apply_columns(found: Found, point: Point) -> None:
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
     ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
+    ring = (
+        point["threads"]
+        if ahead and _has_rings(target) and found.facts.points == extent(found.facts.spatial[-1])
+        else 0
+    )
+    asked = _vectors(found, before) if ring else ahead  # the others come by themselves
 
     def bind(stage: Stage, flat: Var) -> Var:
         if not is_shared:
             return nest.bind_loop(stage, flat, target, point["threads"])
         block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
         nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x"})
-        if ahead:
-            stage.annotate("fetched_ahead", ahead, block)
+        if asked:
+            stage.annotate("fetched_ahead", asked, block)
         if vector and not found.is_alone:
             stage.vectorize(vector[0])
         return thread
@@ -280,13 +286,12 @@ def _apply_columns(found: Found, point: Point) -> None:
         return _share_rows(found, point, ahead)
     made = found.attach(bind, "local")
     if lanes > 1:
-        ring = point["threads"] if ahead and _has_rings(target) else 0
         sums = share_columns(made, lanes, point["rows"], ring)
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
         _compute_in_block(found, facts, point)
-    for facts in _rows_in_block(found, sums) if lanes > 1 and ring else ():
+    for facts in _rows_in_block(found, sums) if ring else ():
         _compute_in_block(found, facts, point)
 
 
@@ -607,8 +612,22 @@ def _has_rings(target: Target) -> bool:
     return machine.has_async_copy and machine.overlaps_launches
 
 
+def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
+    """Constants that the stages before a product read whole, such as the scale of a norm; as `_pack_columns` gives."""
+    read = {
+        load.buffer: math.prod(int_value(size) or 0 for size in load.buffer.shape)
+        for one in before
+        for load in one.loads
+    }
+    return [
+        [buffer.name, 0, count]
+        for buffer, count in read.items()
+        if buffer in found.unit.constants and 0 < count <= model.COMPUTED_ROW and count * buffer.dtype.bytes % 16 == 0
+    ]
+
+
 def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
-    """The rows that a product reads beside its constants, as copies in each block: nothing is waited for in its loop."""
+    """The rows that a product reads beside its constants, as copies in each block: its loop waits for nothing."""
     s, made = found.unit.schedule, list[Facts]()
     main = main_load(facts_of(sums.block))
     for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
