@@ -100,6 +100,22 @@ def test_a_result_for_others_is_plain():
     np.testing.assert_allclose(made, convolved(image, weight, pad=0), rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.parametrize(("channels", "plain"), [(32, False), (3, True)])
+def test_a_transposed_convolution_stores_its_phases_where_they_belong(channels, plain):
+    x, w = value("x", 2, 16, 8, 8), value("w", 16, channels, 4, 4)
+    weight, image = normal(16, channels, 4, 4), normal(2, 16, 8, 8)
+    shape = (2, channels, 16, 16)
+    graph = one_node("ConvTranspose", [x, w], shape, {w: weight}, strides=[2, 2], pads=[1, 1, 1, 1])
+    made, program = run(graph, [image], plain=graph.outputs if plain else ())
+    apart = np.zeros((2, 16, 15, 15), np.float16)
+    apart[:, :, ::2, ::2] = image
+    want = convolved(apart, np.flip(weight.transpose(1, 0, 2, 3), (2, 3)), pad=2)
+    np.testing.assert_allclose(made, want, rtol=2e-3, atol=2e-2)
+    generated = HOPPER.generate(HOPPER.lower(program.schedule.func))
+    assert len(generated.kernels) == 1
+    assert "mma" in generated.source
+
+
 def test_a_norm_of_groups_is_one_kernel():
     x, scale, bias = value("x", 2, 32, 6, 6), value("s", 32), value("b", 32)
     image, s, b = normal(2, 32, 6, 6), normal(32), normal(32)

@@ -21,6 +21,7 @@ from weft.loop.ir import For
 from weft.loop.tree import block_path, blocks_in, loops_on
 from weft.plan.contraction import is_sum_of_products
 from weft.plan.inline import Inlining
+from weft.plan.phases import split_phases
 from weft.plan.planner import Families, Unit, plan
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
 from weft.schedule.schedule import Schedule, Stage
@@ -30,7 +31,6 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
-from weft.targets.cpu.phases import split_phases
 from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
 from weft.targets.cpu.sketches.product import step_product
 from weft.targets.cpu.sketches.recurrent import schedule_step

@@ -108,8 +108,9 @@ STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 """Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
 
 # Where families begin and end: judgements, not measured.
-LEAST_Y, LEAST_X = 8, 16
-"""Tiles of tensor cores are wasted on products that are narrower."""
+LEAST_Y, LEAST_X, SEEN_AGAIN = 8, 16, 2
+"""Tiles of tensor cores are wasted on products that are narrower, unless each element of the longer operand is seen so
+many times (an image through windows, of which few channels are made): nothing else shares its loads."""
 MOST_ACCUMULATORS, MOST_WARPS = 128, 8
 """Registers of a thread for accumulators; warps of a block of mma.sync."""
 WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2

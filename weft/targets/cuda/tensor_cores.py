@@ -33,7 +33,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Buffer, Expr, Var, int_value
+from weft.expr.nodes import Buffer, Expr, Load, Var, int_value
+from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -47,7 +48,7 @@ from weft.targets.cuda.copies import SIZES
 from weft.targets.cuda.mma import TILE_BYTES
 from weft.targets.cuda.swizzle import LINE, line_elements
 from weft.targets.gpu import elementwise, nest
-from weft.targets.gpu.model import BEYOND, FLOATS
+from weft.targets.gpu.model import BEYOND, FLOATS, LEAST_SIDE
 from weft.targets.gpu.product import Product, Tiles, copy_in_order, find_product, plain_load, runs_along_k
 
 WARP_KNOBS: dict[str, tuple[int, ...]] = {
@@ -135,8 +136,12 @@ class MatrixTiles(Tiles):
         """Arithmetic of the epilogue on each element."""
 
     def takes(self) -> bool:
-        """Whether the product is one for this way."""
-        return self.y >= fit.LEAST_Y and self.x >= fit.LEAST_X and self.k >= self.kind.depth
+        """Whether the product is one for this way; of few rows, where the other operand would be read many times."""
+        loads = [e.buffer for e in walk(self.given.axes.x_operand) if isinstance(e, Load)]
+        known = [math.prod(int_value(size) or 1 for size in buffer.shape) for buffer in loads]
+        again = len(known) == 1 and self.x * self.k >= fit.SEEN_AGAIN * known[0]
+        least = LEAST_SIDE if again else fit.LEAST_Y
+        return self.y >= least and self.x >= fit.LEAST_X and self.k >= self.kind.depth
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Of a point, or of columns: groups along y and x, rows and columns of each, and elements of k of a step."""

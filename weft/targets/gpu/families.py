@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
+from weft.plan.phases import split_phases
 from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
@@ -39,6 +40,7 @@ def _plain(unit: Unit) -> None:
 def _first(schedule: Schedule, target: Target, done: set[str]) -> None:
     """What is done before units are looked at."""
     schedule_steps(schedule, target)
+    split_phases(schedule)
     rows.split_groups(schedule)
 
 

@@ -111,7 +111,7 @@ class _Step:
         cross_threads(stage, self.threads)
 
     def _share_sequences(self, stage: Stage, together: int) -> None:
-        """A thread has the sums of some sequences and all gates: it loads a weight for these once, a state for those."""
+        """A thread has the sums of some sequences, all gates: a weight is loaded once for these, a state for those."""
         s, (k,) = self.s, nest.reduce_loops(stage)
         own = [loop for loop in nest.free_loops(stage) if loop is not k]
         stage.reorder(k, *own)  # outermost, so that the parts and their sum do not meet inside the loops that both bind
