@@ -348,7 +348,7 @@ def _compute_in_block(found: Found, facts: Facts, point: Point) -> None:
     stage = s[facts.block.name]
     nest.attach(stage, final, final.loops[0], "shared")
     if facts.is_reduction:
-        cross_threads(stage, point["rows"], "threadIdx.y")
+        _cross_block(stage, point["rows"], point["threads"])
     elif loops := nest.long_loops(stage):
         # In vectors: a division may branch, and what is behind it is not loaded before it.
         threads, lanes = point["rows"] * point["threads"], model.MOST_LANES
@@ -449,6 +449,22 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
             _load_vectors(made, several)
     made = _accumulate_locally(stage)
     made.unroll(nest.reduce_loops(made)[-1])
+
+
+def _cross_block(stage: Stage, rows: int, columns: int) -> None:
+    """A reduction shared by all threads of a block, rows and columns of them."""
+    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
+    if columns > 1 and nest.extent_of(stage, flat) >= rows * columns:
+        _, part = stage.split(flat, factor=rows * columns)
+        partial = stage.schedule.rfactor(stage.name, part, 0)
+        partial.set_scope("shared")
+        made = stage.schedule.cache_write(partial.block.writes[0].buffer, "local")
+        row, column = partial.split(nest.long_loops(partial)[0], factor=columns)
+        nest.mark(partial, {row: "threadIdx.y", column: "threadIdx.x"})
+        made.compute_at(partial, column)
+        unroll_some(made, nest.reduce_loops(made)[0])
+        rows = min(rows, 2 * model.FINAL)
+    cross_threads(stage, rows, "threadIdx.y")
 
 
 def unroll_some(stage: Stage, loop: Var) -> Var:
