@@ -264,11 +264,8 @@ def _apply_columns(found: Found, point: Point) -> None:
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
     ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
-    ring = (
-        point["threads"]
-        if ahead and _has_rings(target) and found.facts.points == extent(found.facts.spatial[-1])
-        else 0
-    )
+    is_ring = ahead and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
+    ring = point["threads"] if is_ring else 0
     asked = _vectors(found, before) if ring else ahead  # the others come by themselves
 
     def bind(stage: Stage, flat: Var) -> Var:
@@ -537,8 +534,8 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     least = max(1, model.LEAST_LINE_BYTES // machine.vector_bytes)
     threads = min(model.SHARE_THREADS, machine.block_threads)
     if is_packable(facts, constants, lanes):
-        columns, widths = extent(last), powers(across)
-        if _has_rings(target) and facts.points == columns:  # a block for each multiprocessor, as wide as it takes
+        columns, widths = extent(last), list(powers(across))
+        if _has_ring(facts, target) and facts.points == columns:  # a block for each multiprocessor, as wide as it takes
             widths = [n for n in range(1, model.RING_ACROSS + 1) if columns % (n * lanes) == 0]
         across = max(
             widths, key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
@@ -622,10 +619,11 @@ def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
     vector.vectorize(nest.long_loops(vector)[0])
 
 
-def _has_rings(target: Target) -> bool:
-    """Whether constants may come through shared memory while the kernel before still runs."""
-    machine = nest.threads_of(target)
-    return machine.has_async_copy and machine.overlaps_launches
+def _has_ring(facts: Facts, target: Target) -> bool:
+    """Whether constants come through shared memory while the kernel before still runs: words of few bits do not."""
+    machine, main = nest.threads_of(target), main_load(facts)
+    is_float = main is not None and main.buffer.dtype.is_float
+    return is_float and machine.has_async_copy and machine.overlaps_launches
 
 
 def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
