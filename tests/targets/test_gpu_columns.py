@@ -10,11 +10,13 @@ from benchmarks.gpu_programs import gemm
 from tests.codegen.c_support import opencl
 from tests.targets.test_gpu_schedules import CUDA, SMALL, check, reduction, shape_of
 from weft import te
+from weft.core.dtypes import dtype as kind_of
 from weft.core.errors import InterpreterError
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, walk_stmts
+from weft.models.builder import Builder
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
@@ -145,9 +147,25 @@ def test_each_block_computes_the_row(before, n, k, dtype):
     assert len(program.kernels) == 2, "the copy that packs the weights, which is made once, and the product"
     (packed,) = [buffer for buffer in schedule.func.allocations if buffer.scope == "global"]
     assert packed.name.startswith("B_") and len(packed.shape) == 3
-    assert "cp.async.bulk.prefetch.L2" in program.source
+    copy, wait = program.source.rindex("weft_copy_async_16("), program.source.rindex("griddepcontrol.wait")
+    assert wait < copy, "what a kernel of the same program packs is not there before the wait"
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+@pytest.mark.parametrize("n, k, dtype", [(1056, 512, "float32"), (768, 768, "bfloat16"), (3072, 256, "float16")])
+def test_constants_come_before_the_kernel_waits(n, k, dtype):
+    kind = kind_of(dtype).numpy
+    weights = np.random.default_rng(0).standard_normal((k, n)).astype(kind).astype(np.float32)
+    build = Builder("product")
+    made = build.node("MatMul", build.input("x", (1, k)), build.constant(weights))
+    module = weft.compile(build.finish(made), target="cuda:sm_90a")
+    (launch,) = [one for one in module.specializations[0].launches if "matmul" in one.kernel.label]
+    source = launch.kernel.program.source
+    body = source[source.index("__global__") :]
+    assert body.index("weft_copy_async_16(") < body.index("griddepcontrol.wait") < body.index("wait_group")
+    assert "__launch_bounds__" in body and launch.kernel.program.kernels[0].shared_bytes < 227 * 1024 // 2
 
 
 def test_one_barrier_less_is_found_in_a_product_of_one_row():

@@ -26,15 +26,17 @@ from weft.compiler import compile, load
 from weft.compiler.specialize import Executor
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
-from weft.expr.nodes import Var
+from weft.expr.nodes import Var, int_value
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.loop.passes.check_bounds import ERRORS
 from weft.models.builder import Builder
+from weft.models.llama import llama_110m
 from weft.runtime import abi
 from weft.runtime.model import module_file
 from weft.runtime.model.keys import new_key, read_key
 from weft.runtime.model.manifest import ModuleFileError
+from weft.targets.cuda import nvrtc
 
 
 @pytest.fixture(scope="module", params=["linked", "objects"])
@@ -414,6 +416,20 @@ def test_a_failed_save_leaves_the_old_file(saved, tmp_path):
     with pytest.raises(AttributeError):
         module.save(path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_caches_that_lie_in_place_are_not_copied_by_a_loaded_module_either(tmp_path):
+    graph = llama_110m(1, vocabulary=32, layers=1, width=32, heads=2, key_heads=2, hidden=32)
+    sizes = {one.name: tuple(int_value(d) or 16 for d in one.tensor.dims) for one in graph.inputs}
+    module = weft.compile(graph, target="cuda:sm_90a", shapes=sizes)
+    module.save(tmp_path / "decoder.weft")
+    again = weft.load(tmp_path / "decoder.weft")
+
+    def copies(one):
+        return [call.copies for step in one.specializations[0].runner.program.steps for call in step.calls]
+
+    assert copies(module) == copies(again) and any(copies(again))
 
 
 def test_load_says_how_dangerous_it_is():

@@ -24,13 +24,15 @@ from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Buffer, Call, Expr, Var, int_value
-from weft.loop.ir import For, Func, Stmt, Store
+from weft.loop.ir import Evaluate, For, Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
 
 Maps = tuple[tuple[Buffer, tuple[tuple[int, ...], ...]], ...]
 PARAMETER_ALIGNMENT = 16
 """Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
+LAUNCH_WAIT = "launch_wait"
+"""The call where a kernel waits for the one before it; a kernel without it waits at its top."""
 
 
 def c_symbol(name: str) -> str:
@@ -159,9 +161,18 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     parameters += [f"const __grid_constant__ weft_tensor_map {name}" for name in c.maps.values()]
     head = f"{dialect.kernel}{_bounds(module, launch)} void {launch.name}({', '.join(parameters)}) {{"
     facts = getattr(module.machine, "threads", None)
-    first = [*_ahead(c, launch), dialect.wait] if facts is not None and facts.overlaps_launches else []
+    overlaps = facts is not None and facts.overlaps_launches
+    first = [*_ahead(c, launch), *([] if _waits_itself(launch) else [dialect.wait])] if overlaps else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
+
+
+def _waits_itself(launch: Launch) -> bool:
+    """Whether a kernel says where it waits for the one before it."""
+    return any(
+        isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == LAUNCH_WAIT
+        for s in walk_stmts(launch.body)
+    )
 
 
 def _ahead(c: Context, launch: Launch) -> list[str]:
@@ -191,6 +202,7 @@ def _bounds(module: Module, launch: Launch) -> str:
     alone = facts is not None and blocks is not None and blocks <= facts.multiprocessors
     loops = [s for s in walk_stmts(launch.body) if isinstance(s, For) and s.kind == "thread"]
     held = 1 if alone else max((int(s.annotations.get("resident", 0)) for s in loops), default=0)
+    held = 2 if _waits_itself(launch) else held  # the next kernel begins beside it
     cluster = max((int(s.annotations.get("cluster", 1)) for s in loops), default=1)
     together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
     return f"{together} __launch_bounds__({math.prod(launch.block)}{f', {held}' if held else ''})"

@@ -335,7 +335,11 @@ def _conditions(file: ModuleFile, row: Mapping[str, Any]) -> Conditions:
 def _step_row(step: Step, arrays: _Arrays, with_calls: bool) -> dict[str, Any]:
     if isinstance(step, NativeStep):
         makes = [[number, kind.dtype, list(step.shapes.get(number) or kind.static)] for number, kind in step.makes]
-        calls = [[call.symbol, [list(place) for place in call.arguments]] for call in step.calls if with_calls]
+        calls = [
+            [call.symbol, [list(place) for place in call.arguments], *([True] if call.copies else [])]
+            for call in step.calls
+            if with_calls
+        ]
         bases, reach = [list(base) for base in step.bases], [list(one) for one in step.reach]
         return {
             "native": step.symbol, "bases": bases, "reach": reach, "makes": makes, "kernels": step.kernels,
@@ -428,7 +432,10 @@ def _step(file: ModuleFile, row: Mapping[str, Any], executor: Compiled, is_open:
         return native_step(row, TensorType)
     if "native" in row:
         makes = [(number, made_type(dtype, shape)) for number, dtype, shape in row["makes"]]
-        calls = tuple(Call(symbol, tuple((b, at) for b, at in args)) for symbol, args in row["calls"])
+        calls = tuple(
+            Call(symbol, tuple((b, at) for b, at in args), copies=bool(copies))
+            for symbol, args, *copies in row["calls"]
+        )
         reach = [(end, is_written, None if held is None else tuple(held)) for end, is_written, held in row["reach"]]
         return replace(native_step(row), makes=makes, calls=calls, reach=reach)
     if "rest" in row:

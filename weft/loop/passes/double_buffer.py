@@ -109,7 +109,8 @@ class Plan:
         self.barrier = barrier
         self.stages = _stages(loop)
         self.lag = min(int(loop.annotations.get("pipeline_lag") or 0), self.stages - 2)
-        self.is_async = bool(loop.annotations.get("async_copy")) and barrier is not None
+        shared = all(buffer.scope == "shared" for buffer in halves)  # without a barrier threads read their own copies
+        self.is_async = bool(loop.annotations.get("async_copy")) and (barrier is not None or shared)
         self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
 
 
@@ -142,12 +143,12 @@ def plan_of(func: Func, loop: For, wanted: Collection[str] = ()) -> Plan | None:
     candidates = {b for b in outside if names is None or b.name in names}
     fill: list[Stmt] = []
     for part in parts:
-        written = buffers_written(part)
-        if not written or not written <= candidates or written & buffers_read(part):
+        written, known = buffers_written(part), _union(map(buffers_written, fill))
+        if not written or not written <= candidates or (written | known) & buffers_read(part):
             break
         fill.append(part)
     use = parts[len(fill) :]
-    filled = _union(buffers_written(part) for part in fill)
+    filled = _union(map(buffers_written, fill))
     if not filled or not use or not _legal(func, loop, fill, use, filled, bool(barriers)):
         return None
     halves = {b: _repeated(b, _stages(loop)) for b in sorted(filled, key=lambda b: b.name)}

@@ -346,6 +346,7 @@ class _Walker(Mutator):
         self.pending: list[_Access] = []
         self.single: frozenset[Expr] = frozenset()
         self.inserted = 0
+        self.touched: dict[Stmt, dict[Buffer, tuple[bool, int]]] = {}
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -605,11 +606,36 @@ class _Walker(Mutator):
             return self.stmt(Let(chosen, s.condition, seq(*parts)))
         return self.stmt(self._sink(s, s.then if isinstance(s, If) else s.body))
 
+    def _touches(self, s: Stmt) -> dict[Buffer, tuple[bool, int]]:
+        """The buffers that a statement accesses: whether it reads them, and how many places in it write them."""
+        if s not in self.touched:
+            found: dict[Buffer, tuple[bool, int]] = {}
+
+            def note(buffer: Buffer, is_read: bool, writes: int) -> None:
+                had, count = found.get(buffer, (False, 0))
+                found[buffer] = had or is_read, count + writes
+
+            for e in child_exprs(s):
+                for node in walk(e):
+                    if isinstance(node, Load) and node.buffer.scope in self.scopes:
+                        note(node.buffer, True, 0)
+                    elif isinstance(node, Address) and node.buffer.scope in self.scopes:
+                        note(node.buffer, True, int("w" in node.mode))
+            if isinstance(s, Store) and s.buffer.scope in self.scopes:
+                note(s.buffer, False, 1)
+            for child in child_stmts(s):
+                for buffer, (is_read, writes) in self._touches(child).items():
+                    note(buffer, is_read, writes)
+            self.touched[s] = found
+        return self.touched[s]
+
     def _needs_inside(self, s: If | For) -> bool:
         """Whether something inside needs a barrier between its own statements."""
+        if not any(writes and (is_read or writes > 1) for is_read, writes in self._touches(s).values()):
+            return False
         trial = _Walker(self.launch, self.sizes, self.names, self.scopes)
         trial.aliases, trial.depends, trial.extents = dict(self.aliases), set(self.depends), self.extents
-        trial.parts, trial.coordinates = self.parts, self.coordinates
+        trial.parts, trial.coordinates, trial.touched = self.parts, self.coordinates, self.touched
         trial.single = self.single | self._chosen(s)
         if isinstance(s, If):
             for branch in (s.then, s.otherwise):

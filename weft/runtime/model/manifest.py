@@ -57,7 +57,7 @@ _STEP = Either(
         "reach": [(int, bool, Either(None, (SIGNED, SIGNED)))],
         "makes": [(int, str, [SIGNED])],
         "kernels": [str],
-        "calls": [(str, [(int, int)])],
+        "calls": [Either((str, [(int, int)]), (str, [(int, int)], bool))],
     },
     {"host": _GRAPH, "inputs": [int], "outputs": [int], "reason": str},
     {"rest": _GRAPH, "inputs": [int], "outputs": [int]},

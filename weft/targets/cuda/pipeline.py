@@ -17,6 +17,7 @@ from weft.targets.cuda import (
     bulk,
     cluster,
     copies,
+    early,
     fragments,
     lanes,
     mma,
@@ -34,7 +35,9 @@ _PIPELINES = pipeline.TO_STATEMENTS.index(double_buffer)
 PASSES: pipeline.Passes = (
     *pipeline.TO_STATEMENTS[:_PIPELINES],
     producer.fetch_beside,
-    *pipeline.TO_STATEMENTS[_PIPELINES:],
+    double_buffer,
+    early.begin_early,
+    *pipeline.TO_STATEMENTS[_PIPELINES + 1 :],
     fragments.skip_masks,
     wgmma.begin_products,
     stagger.stagger,
@@ -59,6 +62,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
     return {
         **bulk.EMITTERS,
         **copies.EMITTERS,
+        **early.EMITTERS,
         **mma.EMITTERS,
         **(mma.CONVERSIONS if target.threads is not None and "float8" in target.threads.tensor_cores else {}),
         **wgmma.EMITTERS,

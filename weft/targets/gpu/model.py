@@ -153,6 +153,9 @@ FEW_ROWS_THREADS, WRITTEN_PRODUCTS = 128, 1024
 """Threads of a block where each has the sums of several rows, and products that are written out for it at most."""
 COMPUTED_ROW = 16 * 1024
 """Elements of a row that every block of a vector product computes for itself, at most."""
+RING_BYTES, RING_ACROSS = 104 * 1024, 32
+"""Of constants that come through shared memory, what a block has on its way: two kernels have room for it; and the most
+threads along a row of a block."""
 AHEAD = 0.05
 """The part of the cache that constants take which blocks ask for while the kernel before them runs: of 0, 0.05, 0.1 and
 0.25 the best for decoders of 110 M and 1 B weights on an H200 (docs/gpu.md); none was held out."""

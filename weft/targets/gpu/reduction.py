@@ -264,14 +264,17 @@ def _apply_columns(found: Found, point: Point) -> None:
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
     ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
+    is_ring = ahead and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
+    ring = point["threads"] if is_ring else 0
+    asked = _vectors(found, before) if ring else ahead  # the others come by themselves
 
     def bind(stage: Stage, flat: Var) -> Var:
         if not is_shared:
             return nest.bind_loop(stage, flat, target, point["threads"])
         block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
         nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x"})
-        if ahead:
-            stage.annotate("fetched_ahead", ahead, block)
+        if asked:
+            stage.annotate("fetched_ahead", asked, block)
         if vector and not found.is_alone:
             stage.vectorize(vector[0])
         return thread
@@ -280,10 +283,12 @@ def _apply_columns(found: Found, point: Point) -> None:
         return _share_rows(found, point, ahead)
     made = found.attach(bind, "local")
     if lanes > 1:
-        share_columns(made, lanes, point["rows"])
+        sums = share_columns(made, lanes, point["rows"], ring)
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
+        _compute_in_block(found, facts, point)
+    for facts in _rows_in_block(found, sums) if ring else ():
         _compute_in_block(found, facts, point)
 
 
@@ -340,7 +345,7 @@ def _compute_in_block(found: Found, facts: Facts, point: Point) -> None:
     stage = s[facts.block.name]
     nest.attach(stage, final, final.loops[0], "shared")
     if facts.is_reduction:
-        cross_threads(stage, point["rows"], "threadIdx.y")
+        _cross_block(stage, point["rows"], point["threads"])
     elif loops := nest.long_loops(stage):
         # In vectors: a division may branch, and what is behind it is not loaded before it.
         threads, lanes = point["rows"] * point["threads"], model.MOST_LANES
@@ -443,6 +448,22 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
     made.unroll(nest.reduce_loops(made)[-1])
 
 
+def _cross_block(stage: Stage, rows: int, columns: int) -> None:
+    """A reduction shared by all threads of a block, rows and columns of them."""
+    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
+    if columns > 1 and nest.extent_of(stage, flat) >= rows * columns:
+        _, part = stage.split(flat, factor=rows * columns)
+        partial = stage.schedule.rfactor(stage.name, part, 0)
+        partial.set_scope("shared")
+        made = stage.schedule.cache_write(partial.block.writes[0].buffer, "local")
+        row, column = partial.split(nest.long_loops(partial)[0], factor=columns)
+        nest.mark(partial, {row: "threadIdx.y", column: "threadIdx.x"})
+        made.compute_at(partial, column)
+        unroll_some(made, nest.reduce_loops(made)[0])
+        rows = min(rows, 2 * model.FINAL)
+    cross_threads(stage, rows, "threadIdx.y")
+
+
 def unroll_some(stage: Stage, loop: Var) -> Var:
     """Unrolls a loop, a long one by a part of it, so that several loads are on their way; gives the unrolled loop."""
     length = nest.extent_of(stage, loop)
@@ -513,9 +534,11 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     least = max(1, model.LEAST_LINE_BYTES // machine.vector_bytes)
     threads = min(model.SHARE_THREADS, machine.block_threads)
     if is_packable(facts, constants, lanes):
-        columns = extent(last)
+        columns, widths = extent(last), list(powers(across))
+        if _has_ring(facts, target) and facts.points == columns:  # a block for each multiprocessor, as wide as it takes
+            widths = [n for n in range(1, model.RING_ACROSS + 1) if columns % (n * lanes) == 0]
         across = max(
-            powers(across), key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
+            widths, key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
         )
         threads = threads if facts.points == columns else min(model.FEW_ROWS_THREADS, threads)
     else:
@@ -536,12 +559,13 @@ def evenly(blocks: int, places: int) -> float:
     return blocks / (places * max(1, -(-blocks // places)))
 
 
-def share_columns(stage: Stage, lanes: int, share: int) -> None:
+def share_columns(stage: Stage, lanes: int, share: int, ring: int = 0) -> Stage:
     """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads.
 
-    Partial results of the rows stand in shared memory, in two rounds.
+    Partial results of the rows stand in shared memory, in two rounds. With a `ring`, so many threads are along a row
+    of what is read most, and it comes through shared memory, so much ahead as that holds. Gives the stage that loads.
     """
-    s, name, together = stage.schedule, stage.name, model.LOADED_VALUES // lanes
+    s, name, together, first = stage.schedule, stage.name, model.LOADED_VALUES // lanes, list[Stage]()
     nest.fuse_all(stage, nest.reduce_loops(stage))
     for threads in (share, nest.power_of_two(math.isqrt(share))):
         if threads < 2:
@@ -555,9 +579,14 @@ def share_columns(stage: Stage, lanes: int, share: int) -> None:
         row, *_, vector = nest.free_loops(partial)
         made.compute_at(partial, row)
         nest.mark(partial, {row: "threadIdx.y", vector: "vectorize"})
-        _accumulate(made, together)
+        if ring and not first:
+            _accumulate_ahead(made, lanes, share, ring)
+        else:
+            _accumulate(made, together)
+        first.append(made)
     _accumulate(s.cache_write(stage.block.writes[0].buffer, "local"), together)
     stage.vectorize(nest.free_loops(stage)[-1])
+    return first[0] if first else stage
 
 
 def _accumulate(made: Stage, together: int) -> None:
@@ -567,3 +596,55 @@ def _accumulate(made: Stage, together: int) -> None:
     outer, inner = made.split(loop, factor=divisor_below(nest.extent_of(made, loop), together))
     nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not outer]))
     _load_vectors(made, inner)
+
+
+def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
+    """The same of constants that come through shared memory: each thread copies what it will use, and needs no barrier.
+
+    Copies take no registers while they are on their way, and constants need not wait for the kernel before.
+    """
+    s, (loop, *_) = made.schedule, nest.reduce_loops(made)
+    made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
+    main = main_load(facts_of(made.block))
+    assert main is not None
+    vector = s.cache_read(main.buffer, "local", [made.name])
+    vector.compute_at(made, loop)
+    copy = s.cache_read(main.buffer, "shared", [vector.name])
+    copy.compute_at(made, loop)
+    nest.fetch_together(copy, nest.long_loops(copy), rows, columns, lanes)
+    size = rows * columns * lanes * main.buffer.dtype.bytes
+    nest.fetch_ahead(made, loop, min(model.RING_BYTES // size, nest.extent_of(made, loop) + 1))
+    made.annotate("begins_early", [main.buffer.name], loop)
+    nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not loop]))
+    vector.vectorize(nest.long_loops(vector)[0])
+
+
+def _has_ring(facts: Facts, target: Target) -> bool:
+    """Whether constants come through shared memory while the kernel before still runs: words of few bits do not."""
+    machine, main = nest.threads_of(target), main_load(facts)
+    is_float = main is not None and main.buffer.dtype.is_float
+    return is_float and machine.has_async_copy and machine.overlaps_launches
+
+
+def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
+    """Constants that the stages before a product read whole, such as the scale of a norm; as `_pack_columns` gives."""
+    read = {
+        load.buffer: math.prod(int_value(size) or 0 for size in load.buffer.shape)
+        for one in before
+        for load in one.loads
+    }
+    return [
+        [buffer.name, 0, count]
+        for buffer, count in read.items()
+        if buffer in found.unit.constants and 0 < count <= model.COMPUTED_ROW and count * buffer.dtype.bytes % 16 == 0
+    ]
+
+
+def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
+    """The rows that a product reads beside its constants, as copies in each block: its loop waits for nothing."""
+    s, made = found.unit.schedule, list[Facts]()
+    main = main_load(facts_of(sums.block))
+    for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
+        if buffer.scope == "global" and main is not None and buffer is not main.buffer:
+            made.append(facts_of(s.cache_read(buffer, "shared", [sums.name]).block))
+    return made
