@@ -9,10 +9,14 @@ Libraries keep their threads spinning for a while after a call (ONNX Runtime 1.3
 PyTorch 2.13 for about 5): on a machine of two cores that takes a core away from whoever comes next. So a process that
 is not having its turn is stopped (SIGSTOP), threads and all, and no two libraries meet in one process either. Every
 burst begins with calls that are not counted: they wake up the threads and fill the caches.
+
+A candidate that is ready gets as many cores as it was to take threads. Not all keep to what they are told: PyTorch 2.13
+on Arm multiplies on all cores after `set_num_threads(1)`, by its OpenBLAS.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
@@ -23,7 +27,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -131,6 +135,7 @@ def serve(name: str, pipe: Any) -> None:
     make = candidates.CANDIDATES[name]
     call: Any = None
     clock = CLOCKS["wall"]
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     gc.disable()  # a collection in the middle of a burst would be counted
     while True:
         try:
@@ -141,7 +146,9 @@ def serve(name: str, pipe: Any) -> None:
             if what == "prepare":
                 call = None
                 gc.collect()
+                _keep_to(cores)
                 call, answer = _prepare(make, value)
+                _keep_to(cores[-value.threads :])
                 clock = CLOCKS[value.clock]
             else:
                 assert call is not None
@@ -162,6 +169,14 @@ def _end_with_parent() -> None:
     if sys.platform == "linux":
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+def _keep_to(cores: Iterable[int]) -> None:
+    """All threads of this process on these cores alone; those to come are where the one is that starts them."""
+    if sys.platform == "linux":
+        for thread in os.listdir("/proc/self/task"):
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.sched_setaffinity(int(thread), cores)
 
 
 def _prepare(make: Callable[[Task, dict[str, Any]], Callable[[], list[Any]]], task: Task) -> tuple[Call, Prepared]:
