@@ -10,8 +10,8 @@ PyTorch 2.13 for about 5): on a machine of two cores that takes a core away from
 is not having its turn is stopped (SIGSTOP), threads and all, and no two libraries meet in one process either. Every
 burst begins with calls that are not counted: they wake up the threads and fill the caches.
 
-A candidate that is ready gets as many cores as it was to take threads. Not all keep to what they are told: PyTorch 2.13
-on Arm multiplies on all cores after `set_num_threads(1)`, by its OpenBLAS.
+A process has OMP_NUM_THREADS in its environment, and is another one where a task has other threads: not all keep to
+what they are told later. PyTorch 2.13 on Arm multiplies on all cores after `set_num_threads(1)`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -135,7 +135,6 @@ def serve(name: str, pipe: Any) -> None:
     make = candidates.CANDIDATES[name]
     call: Any = None
     clock = CLOCKS["wall"]
-    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
     gc.disable()  # a collection in the middle of a burst would be counted
     while True:
         try:
@@ -146,9 +145,7 @@ def serve(name: str, pipe: Any) -> None:
             if what == "prepare":
                 call = None
                 gc.collect()
-                _keep_to(cores)
                 call, answer = _prepare(make, value)
-                _keep_to(cores[-value.threads :])
                 clock = CLOCKS[value.clock]
             else:
                 assert call is not None
@@ -171,14 +168,6 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
-def _keep_to(cores: Iterable[int]) -> None:
-    """All threads of this process on these cores alone; those to come are where the one is that starts them."""
-    if sys.platform == "linux":
-        for thread in os.listdir("/proc/self/task"):
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
-                os.sched_setaffinity(int(thread), cores)
-
-
 def _prepare(make: Callable[[Task, dict[str, Any]], Callable[[], list[Any]]], task: Task) -> tuple[Call, Prepared]:
     start = time.perf_counter()
     notes: dict[str, Any] = {}
@@ -191,12 +180,27 @@ def _prepare(make: Callable[[Task, dict[str, Any]], Callable[[], list[Any]]], ta
 # ---------------------------------------------------------------------------------------------------- the parent
 
 
+@contextlib.contextmanager
+def _environment(**wanted: str) -> Iterator[None]:
+    """What a process that is started now finds in its environment."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
 class Worker:
     """One candidate's process. Outside its turns it is stopped."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._context = multiprocessing.get_context("spawn")
+        self._threads = 0
         self._process: Any = None
         self._pipe: Any = None
 
@@ -204,6 +208,9 @@ class Worker:
         """The answer to one request; a WorkerProblem where there is none."""
         if self._process is not None and not self._process.is_alive():
             self._died()
+        if isinstance(value, Task) and value.threads != self._threads:
+            self._threads = value.threads
+            self.close()
         if self._process is None:
             self._start()
         self._signal("SIGCONT")
@@ -229,7 +236,8 @@ class Worker:
     def _start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
         self._process = self._context.Process(target=serve, args=(self.name, theirs))
-        self._process.start()
+        with _environment(OMP_NUM_THREADS=str(self._threads or 1)):
+            self._process.start()
         theirs.close()
 
     def _signal(self, name: str) -> None:
