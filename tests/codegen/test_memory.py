@@ -63,6 +63,21 @@ class Page:
         self.array = np.frombuffer(self.map, numpy, count, offset)
 
 
+@pytest.mark.parametrize(
+    "target,alone",
+    [
+        ("aarch64-unknown-linux-gnu", True),
+        ("aarch64-unknown-linux-gnu,cpu=neoverse-v1", False),
+        ("x86_64-unknown-linux-gnu,cpu=skylake-avx512", False),
+    ],
+)
+def test_lanes_of_ramps_are_loaded_and_stored_alone_where_nothing_gathers_them(target, alone):
+    """LLVM would compute their addresses in vectors, and take these apart."""
+    a, b = buffer("A", "float32", 64), buffer("B", "float32", 64)
+    text = generate(Func("f", [a, b], Store(b, [ramp(0, 7, 4)], Load(a, [ramp(1, 5, 4)]))), find_target(target))
+    assert ("gather" not in text and "scatter" not in text and text.count("store float") == 4) == alone
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stride", [1, 0, -1, 2, 3, -2])
 def test_ramps_load_and_store(kind, stride):
