@@ -7,8 +7,10 @@ import weft
 from tests.goldens.choices import TARGETS, kernels_in
 from tests.targets.test_sketches_windows import NARROWER, check, single
 from weft.core.knobs import knobs
+from weft.expr.nodes import int_value
 from weft.plan.contraction import counted
 from weft.schedule.facts import block_named, facts_of
+from weft.targets.cpu.model import STREAM_AHEAD
 from weft.targets.registry import find_target
 
 
@@ -60,6 +62,16 @@ def test_a_single_block_of_channels_has_its_epilogue_too(target, lanes):
     (made,) = kernels_in(graph, find_target(TARGETS[target]))
     names = {one.name for one in made.schedule.tried}
     assert "unit phases" not in names and any(name.startswith("convolution") for name in names)
+
+
+def test_weights_of_all_phases_count_for_how_far_ahead_they_are_fetched():
+    graph = transposed((190,), 120, 40, (8,), strides=[4], pads=[2, 2])
+    (made,) = kernels_in(graph, find_target(TARGETS["neoverse"]))
+    weight = next(buffer for buffer in made.schedule.func.allocations if buffer.name.startswith("in1_global"))
+    fetches = [step.arguments for step in made.schedule.trace.steps if step.primitive == "prefetch"]
+    distance = next(one["distance"] for one in fetches if one["buffer"] == weight.name)
+    bytes_of_step = 4 * int_value(weight.shape[-1]) * int_value(weight.shape[-2])
+    assert distance * bytes_of_step == STREAM_AHEAD
 
 
 def test_a_tap_that_is_not_there_meets_nothing():

@@ -323,7 +323,8 @@ def _collides(unit: Unit, image: Load) -> bool:
 def _step_bytes(unit: Unit, shape: Shape, point: Point) -> int:
     """The weights that one iteration of the innermost loop reads."""
     unrolled = min(point["unroll"], extent(unit.facts.reduce[-1]))
-    return point["vectors"] * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
+    phases = 1 if shape.phase is None else extent(shape.phase)
+    return point["vectors"] * phases * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
 
 
 def _row_steps(shape: Shape, point: Point) -> int:
