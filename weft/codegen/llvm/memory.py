@@ -192,12 +192,16 @@ def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] |
     return c.emit(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
 
 
-def _places(c: Context, buffer: Buffer, ramp: tuple[Expr, Expr] | None, lanes: int) -> list[str]:
+_GATHERS, _SCATTERS = frozenset({"avx2", "avx512f", "sve", "v"}), frozenset({"avx512f", "sve", "v"})
+"""What a processor has that loads, or stores, the lanes of a vector wherever they lie."""
+
+
+def _places(
+    c: Context, buffer: Buffer, ramp: tuple[Expr, Expr] | None, lanes: int, wanted: frozenset[str]
+) -> list[str]:
     """A pointer for each lane of a ramp of constant stride, where lanes are loaded and stored one by one anyway: LLVM
-    would compute them in vectors, and take these apart. None where there are instructions for all of them."""
-    machine = c.module.machine
-    has_none = machine.triple.startswith(("aarch64", "arm64")) and "sve" not in machine.features
-    if ramp is None or not isinstance(ramp[1], Const) or not has_none:
+    would compute them in vectors, and take these apart. None where the processor has what is wanted for all of them."""
+    if ramp is None or not isinstance(ramp[1], Const) or wanted & c.module.machine.features:
         return []
     start, element = c.element(buffer, ramp[0], ""), types.memory_type(buffer.dtype)
     steps = [ramp[1].value * lane for lane in range(lanes)]
@@ -209,7 +213,7 @@ def _gather(
 ) -> str:
     element = types.memory_type(buffer.dtype)
     kind = f"<{lanes} x {element}>"
-    if mask is None and (places := _places(c, buffer, ramp, lanes)):
+    if mask is None and (places := _places(c, buffer, ramp, lanes, _GATHERS)):
         value = "poison"
         for lane, place in enumerate(places):
             one = c.load(f"load {element}, ptr {place}, align {_scalar_align(c, buffer)}", c.module.access(buffer))
@@ -315,7 +319,7 @@ def _scatter(
 ) -> None:
     element = types.memory_type(buffer.dtype)
     kind = f"<{lanes} x {element}>"
-    if mask is None and (places := _places(c, buffer, ramp, lanes)):
+    if mask is None and (places := _places(c, buffer, ramp, lanes, _SCATTERS)):
         for lane, place in enumerate(places):
             one = c.emit(f"extractelement {kind} {value}, i32 {lane}")
             c.store(f"store {element} {one}, ptr {place}, align {_scalar_align(c, buffer)}", c.module.access(buffer))
