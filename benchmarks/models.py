@@ -1,6 +1,6 @@
 """Whole models against the peers: ours, ONNX Runtime, OpenVINO, PyTorch as it is and compiled; interleaved in one run.
 
-    python -m benchmarks.models                                      everything: eight built-in models, the real ones
+    python -m benchmarks.models                                      everything: eight built-in models, timm's, the real
     python -m benchmarks.models --only resnet --threads 1 --peers onnxruntime openvino
     python -m benchmarks.models --built-in --precision bf16          ours against OpenVINO's, the eight built-in models
     python -m benchmarks.models --built-in --exact                   what `exact` costs, and what it is good for
@@ -12,12 +12,14 @@ ratio of the best calls, which says more on a machine that others use too; 2.0 i
 peer of a row is the one with the lowest median. An error is the greatest difference from ONNX Runtime's output relative
 to the output's greatest element. bf16 has a table of its own: ours against OpenVINO's.
 
-The real models are those of `benchmarks.real_models`; what is not installed is named and left out.
+The real models are those of `benchmarks.real_models`; what is not installed is named and left out. Four of timm's (with
+random weights) are exported by PyTorch.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +37,7 @@ PEERS = ("onnxruntime", "openvino", "torch", "torch.compile")
 EXACT = "weft exact"
 PEERS_OF = {"fp32": PEERS, "bf16": ("openvino",)}
 """Whom we are measured against in each precision."""
+TIMM = ("mobilenetv3_large_100", "efficientnet_b0", "regnety_004", "ghostnet_100")
 
 Feeds = dict[str, Any]
 Compare = Callable[[Timing, Timing], float]
@@ -118,6 +121,18 @@ def built_in(name: str, folder: Path) -> Workload:
     return Workload(name, "built-in", path, random_feeds(graph))
 
 
+def exported(name: str, folder: Path) -> Workload:
+    """A model of timm's, written as ONNX by PyTorch."""
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    model, image = timm.create_model(name).eval(), torch.randn(1, 3, 224, 224)
+    path = folder / f"{name}.onnx"
+    torch.onnx.export(model, (image,), str(path), input_names=["image"], dynamo=False)
+    return Workload(name, "timm", path, {"image": image.numpy()})
+
+
 def random_feeds(graph: Graph) -> Feeds:
     """Inputs of a built-in model: numbers, or words of a small vocabulary."""
     random = np.random.default_rng(0)
@@ -140,6 +155,13 @@ def workloads(only: Sequence[str], folder: Path, console: Console, built_ins: bo
     if built_ins:
         return
     missing = []
+    for name in TIMM:
+        if only and not any(part in name for part in only):
+            continue
+        if importlib.util.find_spec("timm") is None:
+            missing.append(name)
+        else:
+            yield exported(name, folder)
     for model in real_models.MODELS:
         if only and not any(part in model.name for part in only):
             continue
@@ -150,7 +172,7 @@ def workloads(only: Sequence[str], folder: Path, console: Console, built_ins: bo
             yield Workload(model.name, "real", path, model.feeds())
     if missing:
         console.print(
-            f"[dim]left out, not installed (python -m benchmarks.real_models --install): {', '.join(missing)}[/]"
+            f"[dim]left out, not installed (timm, python -m benchmarks.real_models --install): {', '.join(missing)}[/]"
         )
 
 

@@ -9,10 +9,14 @@ Libraries keep their threads spinning for a while after a call (ONNX Runtime 1.3
 PyTorch 2.13 for about 5): on a machine of two cores that takes a core away from whoever comes next. So a process that
 is not having its turn is stopped (SIGSTOP), threads and all, and no two libraries meet in one process either. Every
 burst begins with calls that are not counted: they wake up the threads and fill the caches.
+
+A process has OMP_NUM_THREADS in its environment, and is another one where a task has other threads: not all keep to
+what they are told later. PyTorch 2.13 on Arm multiplies on all cores after `set_num_threads(1)`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import multiprocessing
@@ -23,7 +27,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -176,12 +180,27 @@ def _prepare(make: Callable[[Task, dict[str, Any]], Callable[[], list[Any]]], ta
 # ---------------------------------------------------------------------------------------------------- the parent
 
 
+@contextlib.contextmanager
+def _environment(**wanted: str) -> Iterator[None]:
+    """What a process that is started now finds in its environment."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+
+
 class Worker:
     """One candidate's process. Outside its turns it is stopped."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._context = multiprocessing.get_context("spawn")
+        self._threads = 0
         self._process: Any = None
         self._pipe: Any = None
 
@@ -189,6 +208,9 @@ class Worker:
         """The answer to one request; a WorkerProblem where there is none."""
         if self._process is not None and not self._process.is_alive():
             self._died()
+        if isinstance(value, Task) and value.threads != self._threads:
+            self._threads = value.threads
+            self.close()
         if self._process is None:
             self._start()
         self._signal("SIGCONT")
@@ -214,7 +236,8 @@ class Worker:
     def _start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
         self._process = self._context.Process(target=serve, args=(self.name, theirs))
-        self._process.start()
+        with _environment(OMP_NUM_THREADS=str(self._threads or 1)):
+            self._process.start()
         theirs.close()
 
     def _signal(self, name: str) -> None:

@@ -49,6 +49,22 @@ def test_ratios_are_by_rounds():
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and np.isnan(geometric_mean([]))
 
 
+def test_candidates_are_told_their_threads_before_they_begin(tmp_path):
+    """Libraries do not all keep to the number of threads that they are told later."""
+    path, feeds = SMALL.write(tmp_path)
+    before = os.environ.get("OMP_NUM_THREADS")
+    with Race(["weft"]) as race:
+        processes = []
+        for threads in (1, 2, 2):
+            race.prepare(Task(path, feeds, threads=threads))
+            processes.append(race.workers["weft"]._process.pid)
+            if os.path.exists("/proc/self/environ"):
+                with open(f"/proc/{processes[-1]}/environ", "rb") as file:
+                    assert f"OMP_NUM_THREADS={threads}".encode() in file.read().split(b"\0")
+        assert processes[0] != processes[1] == processes[2]
+    assert os.environ.get("OMP_NUM_THREADS") == before
+
+
 def test_candidates_compute_the_same_and_are_stopped_outside_their_turns(tmp_path):
     path, feeds = SMALL.write(tmp_path)
     names = ["weft", "convolution alone", "onnxruntime"]

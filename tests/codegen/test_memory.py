@@ -63,6 +63,22 @@ class Page:
         self.array = np.frombuffer(self.map, numpy, count, offset)
 
 
+@pytest.mark.parametrize(
+    "target,loads,stores",
+    [
+        ("aarch64-unknown-linux-gnu", 4, 4),
+        ("aarch64-unknown-linux-gnu,cpu=neoverse-v1", 0, 0),
+        ("x86_64-unknown-linux-gnu,cpu=haswell", 0, 4),
+        ("x86_64-unknown-linux-gnu,cpu=skylake-avx512", 0, 0),
+    ],
+)
+def test_lanes_of_ramps_are_loaded_and_stored_alone_where_nothing_gathers_them(target, loads, stores):
+    """LLVM would compute their addresses in vectors, and take these apart."""
+    a, b = buffer("A", "float32", 64), buffer("B", "float32", 64)
+    text = generate(Func("f", [a, b], Store(b, [ramp(0, 7, 4)], Load(a, [ramp(1, 5, 4)]))), find_target(target))
+    assert (text.count("load float"), text.count("store float")) == (loads, stores)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stride", [1, 0, -1, 2, 3, -2])
 def test_ramps_load_and_store(kind, stride):

@@ -7,8 +7,10 @@ import weft
 from tests.goldens.choices import TARGETS, kernels_in
 from tests.targets.test_sketches_windows import NARROWER, check, single
 from weft.core.knobs import knobs
+from weft.expr.nodes import int_value
 from weft.plan.contraction import counted
 from weft.schedule.facts import block_named, facts_of
+from weft.targets.cpu.model import STREAM_AHEAD
 from weft.targets.registry import find_target
 
 
@@ -29,6 +31,7 @@ SHAPES = [
     transposed((12, 9), 16, 24, (3, 5), strides=[2, 1], group=4, pads=[1] * 4, after="Sigmoid"),
     transposed((6, 7), 16, 16, (1, 1), strides=[2, 2]),
     transposed((7, 19), 4, 12, (5, 5), strides=[2, 2], group=4, pads=[2, 4, 2, 4], output_padding=[1, 1], batch=3),
+    *(transposed((18, 20), 32, outputs, (3, 3), strides=[2, 2], pads=[1] * 4) for outputs in (4, 8, 16)),
 ]
 
 
@@ -50,6 +53,25 @@ def test_the_block_that_interleaves_is_an_epilogue(graph, share):
     assert counted(facts_of(block_named(made.start, "phases"))) == share
     names = {one.name for one in made.schedule.tried}
     assert any(name.startswith("phases of") for name in names) and "unit phases" not in names
+
+
+@pytest.mark.parametrize("target,lanes", [("avx512_amx", 16), ("avx2", 8), ("neoverse", 4)])
+def test_a_single_block_of_channels_has_its_epilogue_too(target, lanes):
+    """Where the channels are as many as a vector has lanes, the sums are not stored apart and copied."""
+    graph = transposed((64, 64), 32, lanes, (3, 3), strides=[2, 2], pads=[1] * 4, output_padding=[1, 1])
+    (made,) = kernels_in(graph, find_target(TARGETS[target]))
+    names = {one.name for one in made.schedule.tried}
+    assert "unit phases" not in names and any(name.startswith("convolution") for name in names)
+
+
+def test_weights_of_all_phases_count_for_how_far_ahead_they_are_fetched():
+    graph = transposed((190,), 120, 40, (8,), strides=[4], pads=[2, 2])
+    (made,) = kernels_in(graph, find_target(TARGETS["neoverse"]))
+    weight = next(buffer for buffer in made.schedule.func.allocations if buffer.name.startswith("in1_global"))
+    fetches = [step.arguments for step in made.schedule.trace.steps if step.primitive == "prefetch"]
+    distance = next(one["distance"] for one in fetches if one["buffer"] == weight.name)
+    bytes_of_step = 4 * int_value(weight.shape[-1]) * int_value(weight.shape[-2])
+    assert distance * bytes_of_step == STREAM_AHEAD
 
 
 def test_a_tap_that_is_not_there_meets_nothing():

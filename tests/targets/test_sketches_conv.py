@@ -187,6 +187,17 @@ def test_a_loop_can_be_kept_from_llvm():
     assert ["llvm.loop.unroll.disable" in text for text in texts] == [False, True]
 
 
+@pytest.mark.parametrize("target,rolled", [("neoverse", False), ("avx512_amx", True)])
+def test_few_channels_of_a_block_are_written_out(target, rolled):
+    """Channels of a place that no other place reads; more of them are a loop that LLVM leaves as it is."""
+    b = Builder("blocks")
+    y = b.input("x", (1, 48, 20, 20))
+    for window in (1, 5, 1):
+        y = b.relu(b.conv(y, 48, 48, window, 1, window // 2, bias=True))
+    _, middle, _ = kernels_in(b.finish(y, names=["out"]), find_target(TARGETS[target]))
+    assert ("pragma_rolled" in repr(middle.schedule.func)) == rolled
+
+
 def test_what_stays_in_the_cache():
     cache = 2 << 20
     assert _by_rows(100, 100, cache) and not _by_rows(99, 100, cache)

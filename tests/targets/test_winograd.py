@@ -138,6 +138,15 @@ def test_many_cores_share_channels_and_tiles(channels, side):
         assert point["threads_by_channels"] != BOTH or parts >= 14
 
 
+@pytest.mark.parametrize("channels,side", [(120, 7), (112, 7), (80, 11), (136, 13)])
+def test_register_tiles_fit_into_the_last_block(channels, side):
+    """Else which of their rows are there is a test in each of them: 120 channels at 28 × 28 took twice as long."""
+    target = find_target("aarch64-unknown-linux-gnu,cpu=neoverse-n1,cores=1")
+    point = default_point(Sizes(1, channels, channels, 4, 6, side, side), target, 4)
+    rows, last = point["tile_rows"], side % point["tile_rows"]
+    assert point["threads_by_channels"] or not last or not (rows * side % point["rows"] or last * side % point["rows"])
+
+
 @needs_lanes
 @pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
 @pytest.mark.parametrize("tile", [2, 4])

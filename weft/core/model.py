@@ -167,10 +167,10 @@ forms is run to see which is faster."""
 FORM_BYTES, STAYING_BYTES = 1 << 20, 4096
 """What a form takes beside its weights, roughly; constants of at most so many bytes always stay with their graph."""
 
-WEIGHT_BLOCK_BYTES, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 128 << 10, 16
-"""Packed weights lie in blocks of such a size. Smaller weights are always near: they are no reason for a page of 2 MB,
-nor for a kernel that passes over zeros. Rows of a source that are copied side by side: their lines stay in the first
-cache until all of each is copied."""
+WEIGHT_BLOCK_BYTES, FETCHED_BEHIND, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 64 << 10, 128 << 10, 16
+"""Packed weights lie in blocks of such a size, with as much memory behind the last as kernels may ask for in vain.
+Smaller weights are always near: they are no reason for a page of 2 MB, nor for a kernel that passes over zeros. Rows of
+a source that are copied side by side: their lines stay in the first cache until all of each is copied."""
 
 SMALL_CONSTANT = 64
 """Constants of more elements are weights, mostly: programs are shared by layers that differ in those only."""

@@ -43,3 +43,13 @@ def test_a_mapped_file_is_readable_whatever_the_system_gives(tmp_path: Path):
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     prefer_large_pages(mapped)
     assert mapped[-7:] == b"weights"
+
+
+def test_memory_behind_the_last_weight_is_there():
+    """Kernels fetch ahead of what they read: pages that nobody wrote to would be looked for in vain each time."""
+    blocks = WeightBlocks()
+    blocks._block = np.full(1 << 20, 7, np.uint8)
+    first, second = (blocks.copy(np.full((3, 100), number, np.float32)) for number in (1, 2))
+    assert (first == 1).all() and (second == 2).all()
+    behind = blocks._block[blocks._used :]
+    assert not behind[: model.FETCHED_BEHIND].any() and (behind[model.FETCHED_BEHIND :] == 7).all()

@@ -9,6 +9,7 @@
     two ramps, lanes in turns      two loads and a shuffle     scatter
     any other vector               gather                      scatter
 
+Machines that have no instructions for gathers and scatters get a load or a store for each lane of a ramp.
 Under a mask (a predicated Store, an arm of a vector Select) they become masked loads, stores, gathers and scatters;
 a scalar that all lanes share is then read only if some lane is on: otherwise from a zero on the stack. Where an index
 cannot leave its buffer, the load needs no mask. A masked store to a buffer on this function's own stack is a load, a
@@ -191,10 +192,33 @@ def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] |
     return c.emit(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
 
 
+_GATHERS, _SCATTERS = frozenset({"avx2", "avx512f", "sve", "v"}), frozenset({"avx512f", "sve", "v"})
+"""What a processor has that loads, or stores, the lanes of a vector wherever they lie."""
+
+
+def _places(
+    c: Context, buffer: Buffer, ramp: tuple[Expr, Expr] | None, lanes: int, wanted: frozenset[str]
+) -> list[str]:
+    """A pointer for each lane of a ramp of constant stride, where lanes are loaded and stored one by one anyway: LLVM
+    would compute them in vectors, and take these apart. None where the processor has what is wanted for all of them."""
+    if ramp is None or not isinstance(ramp[1], Const) or wanted & c.module.machine.features:
+        return []
+    start, element = c.element(buffer, ramp[0], ""), types.memory_type(buffer.dtype)
+    steps = [ramp[1].value * lane for lane in range(lanes)]
+    return [c.emit(f"getelementptr {element}, ptr {start}, i64 {step}") if step else start for step in steps]
+
+
 def _gather(
     c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int, mask: str | None
 ) -> str:
-    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    element = types.memory_type(buffer.dtype)
+    kind = f"<{lanes} x {element}>"
+    if mask is None and (places := _places(c, buffer, ramp, lanes, _GATHERS)):
+        value = "poison"
+        for lane, place in enumerate(places):
+            one = c.load(f"load {element}, ptr {place}, align {_scalar_align(c, buffer)}", c.module.access(buffer))
+            value = c.emit(f"insertelement {kind} {value}, {element} {one}, i32 {lane}")
+        return value
     pointers = _pointers(c, buffer, index, ramp, lanes)
     mask = mask or types.splat("i1", "true", lanes)
     arguments = [
@@ -293,7 +317,13 @@ def _fenced(c: Context, buffer: Buffer, value: str, lanes: int) -> str:
 def _scatter(
     c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, value: str, lanes: int, mask: str | None
 ) -> None:
-    kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
+    element = types.memory_type(buffer.dtype)
+    kind = f"<{lanes} x {element}>"
+    if mask is None and (places := _places(c, buffer, ramp, lanes, _SCATTERS)):
+        for lane, place in enumerate(places):
+            one = c.emit(f"extractelement {kind} {value}, i32 {lane}")
+            c.store(f"store {element} {one}, ptr {place}, align {_scalar_align(c, buffer)}", c.module.access(buffer))
+        return
     pointers = _pointers(c, buffer, index, ramp, lanes)
     name = f"llvm.masked.scatter.{types.mangle(kind)}.v{lanes}p0"
     arguments = [

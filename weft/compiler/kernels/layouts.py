@@ -93,7 +93,7 @@ def _split_sums(schedule: Schedule, size: int, stored: set[str]) -> bool:
         with schedule.attempt(f"blocks of channels of {name}") as tried:
             if buffer not in schedule.func.allocations:
                 name = schedule.cache_write(buffer.name, "local").name
-            if _extent(block, channel) == size and not _has_phases(block, channel):  # the only block
+            if _extent(block, channel) == size:  # the only block
                 schedule.apply("last_axis", block=name, axis=channel.name)
                 _follow(schedule, name, channel, stored, _Accesses())
             else:
@@ -136,14 +136,6 @@ def _has_short_sums(block: Block, size: int, most: int) -> bool:
 def _is_scaled(index: Expr, variable: Var) -> bool:
     """Whether an index moves by more than one with a variable."""
     return any(uses_any(e, {variable}) for e in walk(index, Mul))
-
-
-def _has_phases(block: Block, channel: Var) -> bool:
-    """Whether weights change with more than the channel: those of the phases of a transposed convolution."""
-    others = {axis.var for axis in block.axes if axis.kind == "spatial" and axis.var is not channel}
-    weights = [read for read in block.reads if any(uses_any(index, {channel}) for index in read.mins)]
-    own = block.writes[0].buffer
-    return any(uses_any(index, others) for read in weights if read.buffer is not own for index in read.mins)
 
 
 def _extent(block: Block, variable: Var) -> int:

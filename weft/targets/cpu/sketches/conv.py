@@ -95,7 +95,7 @@ def match(unit: Unit) -> Sketch | None:
     # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
     taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
     near = unit.facts.reduce[-1] in taps or unit.facts.step(shape.image, unit.facts.reduce[-1].var) in (-1, 0, 1)
-    rule = {"unroll": min(4, last) if near else 1, "by_rows": int(by_rows), "fetch": int(fetch)}
+    rule = {"unroll": min(model.WRITTEN_STEPS, last) if near else 1, "by_rows": int(by_rows), "fetch": int(fetch)}
     rule = {knob: number if number in knobs[knob] else knobs[knob][0] for knob, number in rule.items()}
     again = math.prod(extent(axis) for axis in shape.others)
     if shape.depthwise and shape.block is not None:
@@ -323,7 +323,8 @@ def _collides(unit: Unit, image: Load) -> bool:
 def _step_bytes(unit: Unit, shape: Shape, point: Point) -> int:
     """The weights that one iteration of the innermost loop reads."""
     unrolled = min(point["unroll"], extent(unit.facts.reduce[-1]))
-    return point["vectors"] * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
+    phases = 1 if shape.phase is None else extent(shape.phase)
+    return point["vectors"] * phases * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
 
 
 def _row_steps(shape: Shape, point: Point) -> int:
@@ -474,10 +475,14 @@ def _fetch_channels(unit: Unit, sums: Stage, shape: Shape, point: Point, loops: 
 
 
 def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:
-    """Whether a step of the reduction reads what another place reads: LLVM would keep all of it in registers."""
-    along = facts.step(shape.image, facts.reduce[-1].var)
+    """Whether a step of the reduction reads what another place reads: LLVM would keep all of it in registers.
+
+    Few channels that lie side by side are no others' for certain.
+    """
+    along, steps = facts.step(shape.image, facts.reduce[-1].var), extent(facts.reduce[-1])
     across = 0 if shape.place is None else facts.step(shape.image, shape.place.var)
-    if not along or not across or extent(facts.reduce[-1]) == 1:
+    few = steps <= model.WRITTEN_STEPS and abs(along or 0) * (steps - 1) < abs(across or 0)
+    if not along or not across or steps == 1 or few:
         return False
     return abs(along) < places * abs(across)
 

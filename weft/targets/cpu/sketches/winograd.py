@@ -19,6 +19,7 @@ tile is transformed back, in one register tile; the loops over their products do
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
@@ -161,7 +162,7 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     tile_rows = _tile_rows(sizes, cache)
     blocks = sizes.batch * ceildiv(sizes.tall, tile_rows)
     by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
-    rows, vectors = register_tile(tile_rows * sizes.wide, sizes.outputs // lanes, target.vector_registers)
+    rows, vectors = register_tile(_even_tiles(sizes, tile_rows), sizes.outputs // lanes, target.vector_registers)
     whole = sizes.block_bytes(sizes.tall, sizes.inputs)
     panels = sizes.outputs // (vectors * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
@@ -252,6 +253,12 @@ def _tile_rows(sizes: Sizes, cache: int) -> int:
     fits = max(1, cache // 2 // sizes.block_bytes(1, sizes.inputs + sizes.outputs))
     wanted = fits if 2 * sizes.weight_bytes > cache else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide))
     return ceildiv(sizes.tall, ceildiv(sizes.tall, min(wanted, sizes.tall)))
+
+
+def _even_tiles(sizes: Sizes, tile_rows: int) -> int:
+    """Tiles that register tiles are cut from: where the last block has fewer, they fit into it, too. Else which of
+    their rows are there would be a test in each."""
+    return math.gcd(tile_rows, sizes.tall) * sizes.wide
 
 
 def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
