@@ -85,6 +85,46 @@ def test_tiles_that_read_what_they_write_stay():
     assert "_start" not in repr(shift_tiles(again))
 
 
+@pytest.mark.parametrize("period", [2, 4])
+def test_what_follows_from_the_place_in_a_tile_stays(period):
+    n = te.var("n")
+    a, t = te.placeholder((n,), name="A"), te.placeholder((period,), name="T")
+    b = te.compute((n,), lambda i: a[i] + t[i % period], name="B")
+    s = te.create_schedule(b.op)
+    outer, _ = s["B"].split(s["B"].axis[0], factor=4)
+    s.apply("annotate", target=outer.name, key=NOTE, value=4)
+    made = lowered(s.func, pipeline.PASSES[-1])
+    for size in (3, 4, 5, 6, 9):
+        x, table, out = np.zeros(size, "f4"), np.arange(period, dtype="f4"), np.full(size, np.nan, "f4")
+        interpret(made, x, table, out, check=False)
+        np.testing.assert_array_equal(out, np.arange(size) % period)
+
+
+def test_windows_that_move_by_two():
+    """What a tile reads lies in no memory of its own, and its loop over elements has no test of its own."""
+    n = te.var("n")
+    a = te.placeholder((2 * n + 1,), name="A")
+    p = te.compute((2 * n + 1,), lambda i: a[i] + 1.0, name="P")
+    axis = te.reduce_axis(3, "k")
+    c = te.compute((n,), lambda i: te.sum(p[2 * i + axis.var], axis=axis), name="C")
+    d = te.compute((n,), lambda i: c[i] * 2.0, name="D")
+    s = te.create_schedule(d.op)
+    outer, _ = s["D"].split(s["D"].axis[0], factor=4)
+    s["C"].compute_at(s["D"], outer)
+    s["C"].set_scope("local")
+    s.apply("overrun", block="C", axis=0, tile=4)
+    s.apply("annotate", target=outer.name, key=NOTE, value=4)
+    assert "min(" not in repr(lowered(s.func, pipeline.check_bounds))
+    func = lowered(s.func, shift_tiles)
+    assert f"{outer.name}_start*2" in repr(func)
+    for size in (1, 4, 6, 11):
+        x = np.random.default_rng(size).standard_normal(2 * size + 1).astype("f4")
+        made = np.full(size, np.nan, "f4")
+        interpret(func, x, made, check=False)
+        wanted = [2 * (x[2 * i : 2 * i + 3] + 1).sum() for i in range(size)]
+        np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_the_planner_notes_tiles():
     s, args = sums(te.var("n"))
     plan_typical(s, find_target("native"), [], {"n": 64})
