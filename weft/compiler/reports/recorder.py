@@ -72,9 +72,7 @@ class Recorder:
         self.kernels.append(KernelProfile(len(self.kernels), label, kind, names, cost))
         return len(self.kernels) - 1
 
-    def add_launch(
-        self, launch: Launch, graph: Graph, target: Target, sizes: Mapping[Var, int] | None = None
-    ) -> int:
+    def add_launch(self, launch: Launch, graph: Graph, target: Target, sizes: Mapping[Var, int] | None = None) -> int:
         """The row of one call of a kernel; calls of the same kernel cost the same. Other targets are named."""
         cost = self._costs.get((launch.kernel.symbol, launch.sizes))
         if cost is None:
