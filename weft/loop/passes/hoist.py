@@ -7,10 +7,11 @@
                                                                    C[v] = A[A_base + v] * value
 
 Three things move: the invariant terms of an index (at least two, or one that is not a plain product), pure
-expressions that cost something (a call, a division, any but a sum of open sizes), and loads of buffers that the loop does not write, where the
-load certainly happens. A loop whose body is a test of something invariant becomes the test around the loop.
-Nothing moves out of a thread loop. Whole numbers are divided by an open size wherever that is invariant, whether or not
-the loop runs: no generated code traps there, and LLVM is not asked to move what its few passes leave in place.
+expressions that cost something (a call, a division, of open sizes all but sums), and loads of buffers that the loop
+does not write, where the load certainly happens. A loop whose body is a test of something invariant becomes the test
+around the loop. Nothing moves out of a thread loop. Whole numbers are divided by an open size wherever that is
+invariant, whether or not the loop runs: no generated code traps there, and LLVM is not asked to move what its few
+passes leave in place.
 """
 
 from __future__ import annotations

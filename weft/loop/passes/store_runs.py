@@ -26,7 +26,7 @@ class StridedStore(NamedTuple):
 
     @property
     def step(self) -> int | None:
-        """The stride, where it is a number: that of a buffer whose sizes are open is the same for all lanes, but none."""
+        """The stride, where it is a number; None for one that follows from open sizes."""
         return int_value(self.stride)
 
 
