@@ -9,6 +9,7 @@ import weft
 from weft import te
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For
+from weft.loop.parser import parse_func
 from weft.loop.passes.shift_tiles import NOTE, shift_tiles
 from weft.loop.visit import walk_stmts
 from weft.plan.typical import plan_typical
@@ -98,6 +99,21 @@ def test_what_follows_from_the_place_in_a_tile_stays(period):
         x, table, out = np.zeros(size, "f4"), np.arange(period, dtype="f4"), np.full(size, np.nan, "f4")
         interpret(made, x, table, out, check=False)
         np.testing.assert_array_equal(out, np.arange(size) % period)
+
+
+def test_a_place_in_a_tile_that_is_stored_stays():
+    """The number that is stored is the very variable of the index of the tile's own memory."""
+    func = parse_func("""
+func f(B: int64[n]):
+    for o in range((n + 3) // 4) @{"whole_tiles": 4}:
+        allocate C: int64[4] local:
+            for i in range(4):
+                C[i] = i
+            for j in range(4):
+                if o * 4 + j < n:
+                    B[o * 4 + j] = C[j]
+""")
+    assert "_start" not in repr(shift_tiles(func))
 
 
 def test_windows_that_move_by_two():

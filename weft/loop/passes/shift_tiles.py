@@ -122,15 +122,16 @@ class _Shift(Mutator):
             if along <= self.elements:
                 self.places = found
                 return True
-            if not all(0 < (self.inner.get(e) or 0) <= self.tile for e in along):  # type: ignore[call-overload]
+            if not all(isinstance(e, Var) and 0 < (self.inner.get(e) or 0) <= self.tile for e in along):
                 return False
             self.elements |= along
 
     def is_of_elements(self, s: Stmt) -> bool:
         """Whether what a statement says itself follows from elements of the tile, not from which tile it is."""
-        indices = self._elsewhere(s.buffer, s.indices) if isinstance(s, Store) else []
-        rest = [e for e in child_exprs(s) if not isinstance(s, Store) or not any(e is one for one in s.indices)]
-        return all(map(self._follows, (*indices, *rest)))
+        if not isinstance(s, Store):
+            return all(map(self._follows, child_exprs(s)))
+        tests = [] if s.predicate is None else [s.predicate]
+        return all(map(self._follows, (*self._elsewhere(s.buffer, s.indices), s.value, *tests)))
 
     def _elsewhere(self, buffer: Buffer, indices: Sequence[Expr]) -> list[Expr]:
         """The indices that are no place of an element in its tile."""
@@ -138,7 +139,7 @@ class _Shift(Mutator):
 
     def _follows(self, e: Expr) -> bool:
         own = {self.loop.var, self.start, *self.elements}
-        if not uses_any(e, own):  # type: ignore[arg-type]
+        if not uses_any(e, own):
             return True
         if isinstance(e, Load):
             return all(map(self._follows, self._elsewhere(e.buffer, e.indices)))
@@ -147,7 +148,7 @@ class _Shift(Mutator):
         terms = linear(e).terms
         factors = [n for v, n in terms.items() if v in self.elements]
         others = [v for v in terms if v is not self.start and v not in self.elements]
-        return factors == [terms.get(self.start)] and not any(uses_any(v, own) for v in others)  # type: ignore[arg-type]
+        return factors == [terms.get(self.start)] and not any(uses_any(v, own) for v in others)
 
     def is_end(self, high: Expr, low: Expr, less: int) -> bool:
         """Whether `high` is so much less than the end, and `low` an element of a tile."""
