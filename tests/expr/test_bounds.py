@@ -49,7 +49,8 @@ def test_ranges():
 @pytest.mark.parametrize(
     ("extent", "fact"),
     [(n, n >= 1), (n - 4, n >= 5), (ceildiv(n, 4), n >= 1), (n // 4, n >= 4), (minimum(n - 2, m), And(n >= 3, m >= 1)),
-     (n * m, And(n >= 1, m >= 1)), (n - m, m < n), (9 - n, n <= 8), (n + m - 3, 4 <= m + n)],
+     (n * m, And(n >= 1, m >= 1)), (n - m, m < n), (9 - n, n <= 8), (n + m - 3, 4 <= m + n),
+     (ceildiv(n, 4) * 8, n >= 1), ((n // 2) * 3 - 7, n >= 6)],
     ids=repr,
 )  # fmt: skip
 def test_a_loop_that_runs_has_an_extent_of_at_least_one(extent, fact):

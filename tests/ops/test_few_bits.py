@@ -7,9 +7,14 @@ import weft
 from tests.ops.nodes import make
 from weft.compiler.kernels.program import build_program
 from weft.compiler.passes import for_target
+from weft.core.dtypes import INDEX
+from weft.expr.visit import walk
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, Graph, TensorType, Value, dtype_name
 from weft.graph.passes.infer import infer
+from weft.loop.ir import Store
+from weft.loop.visit import walk_stmts
+from weft.ops.few_bits import CODES
 from weft.targets.cpu.sketches.few_bits import panel
 from weft.targets.registry import find_target
 
@@ -181,3 +186,13 @@ def test_words_for_machines_that_multiply_floats(form):
     shift = float(form[2] == 3)
     close(interpret_graph(made, {"x": x})[0] - shift, x, weight)
     close(weft.compile(made, target="native")(x) - shift, x, weight)
+
+
+def test_codes_are_taken_apart_in_bytes():
+    """Through numbers of 32 bits a machine without their narrowing would take eight times the instructions."""
+    graph, _ = product(64, 32, 1, 4, 32, "none")
+    (node,) = (one for one in for_target(graph, find_target(ARM)).nodes if one.op == "FewBitsMatMul")
+    made = for_target(graph, find_target(ARM))
+    func = build_program([node], node.outputs, made.constants, "k").schedule.func
+    stores = [s for s in walk_stmts(func.body) if isinstance(s, Store) and s.buffer.name == CODES]
+    assert stores and not any(e.dtype.bits > 8 for s in stores for e in walk(s.value) if e.dtype is not INDEX)

@@ -458,3 +458,29 @@ def test_blocks_fit_images_around_the_typical_one():
     down, across = block_of(facts, (12, te.var("w")), 4, NATIVE)
     assert 3 % down == 0 and across > 1  # the height is known: nothing is computed beside it
     assert block_of(Convolution(1, 64, 64, 2, 2), (te.var("h"), te.var("w")), 4, NATIVE) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "name", ["aarch64-unknown-linux-gnu,cpu=neoverse-n1", "x86_64-unknown-linux-gnu,cpu=sapphirerapids"]
+)
+def test_threads_share_channels_where_an_image_has_few_blocks(name):
+    """Five blocks keep two threads busy for five sixths of the time; many do, and need no V in memory."""
+    target = find_target(f"{name},cores=2")
+    lanes = target.vector_bytes // 4
+    few, many = Sizes(1, 128, 256, 2, 4, 3, 3, (1, 5)), Sizes(1, 32, 32, 4, 6, 2, 4, (20, 20))
+    assert [default_point(sizes, target, lanes)["threads_by_channels"] for sizes in (few, many)] == [1, 0]
+
+
+@needs_lanes
+def test_plain_rows_of_an_open_width_are_turned_in_registers():
+    graph = open_model(dims=(8, "w"))
+    graph = graph.replace(outputs=[graph.nodes[0].outputs[0]], nodes=graph.nodes[:1])
+    with knobs.override(sizes="open"):
+        module = compile(graph)
+    for width in (40, 1, 5, 8, 23):
+        x = numbers(1, 16, 8, width, seed=width)
+        np.testing.assert_allclose(module(x), interpret_graph(graph, [x])[0], rtol=0, atol=1e-4)
+    (launch,) = module.specializations[0].launches
+    assert "winogradconv" in launch.kernel.label and "store_transposed" in repr(
+        weft.builder.lower(launch.kernel.scheduled)
+    )

@@ -183,8 +183,9 @@ class Compiled(ABC):
         """The outputs by the numpy meaning of the operators."""
 
     @abstractmethod
-    def special(self, arrays: Sequence[Any]) -> Specialization:
-        """The form for just these inputs, never the one for all sizes: whoever counts operations needs numbers."""
+    def measured(self, arrays: Sequence[Any]) -> Specialization:
+        """The form that a profile is of: that for just these inputs, made now where there is none; with
+        `WEFT_SIZES=open` the one for all sizes."""
 
 
 def held_bytes(form: Specialization) -> int:

@@ -130,10 +130,13 @@ class Executor(Compiled):
                 self._found.move_to_end(key)
             return found
 
-    def special(self, arrays: Sequence[Any]) -> Specialization:
-        """The form for just these inputs, never the one for all sizes: whoever counts operations needs numbers."""
+    def measured(self, arrays: Sequence[Any]) -> Specialization:
+        """The form that a profile is of: that for just these inputs, or the one for all sizes where only that is asked
+        for."""
         found = self.specialization(arrays)
-        return found if found is not self._open else self._take(bound_key(arrays, self._bound), self._compile(arrays))
+        if found is not self._open or self._sizes == "open":
+            return found
+        return self._take(bound_key(arrays, self._bound), self._compile(arrays))
 
     def _meet(self, key: Any, arrays: Sequence[Any]) -> Specialization:
         """The form for shapes that have none of their own: that for all sizes, or one that is made now."""

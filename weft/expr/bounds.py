@@ -228,6 +228,9 @@ class Ranges:
                 else:
                     self._tighten(key, None, constant // -value)
                 return
+            if abs(value) > 1:  # what is said of so many times a whole number says more of the number itself
+                value, constant = (1, constant // value) if value > 0 else (-1, constant // -value)
+                p, e = ({key: value}, constant), None
             if type(key) is tuple and constant < 0 < value and self._all_nonneg(prover, key):
                 for factor in key:  # a positive product of sizes: every one of them is positive
                     self._assume_poly(prover, ({factor: 1}, -1), None)

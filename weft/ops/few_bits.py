@@ -136,8 +136,9 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
         return codes[n // width, b, g, n % width, t]
 
     def code(b: Any, p: Any, g: Any, n: Any, t: Any) -> Any:
-        shifted = byte(b, g, n, t).astype("int32") >> (p * bits).astype("int32")
-        return (shifted & ((1 << bits) - 1)).astype(kind)
+        # In bytes: widened to 32 bits, a vector would be taken apart into four and put together again.
+        shifted = byte(b, g, n, t) >> (p * bits).astype("uint8")
+        return (shifted & te.const((1 << bits) - 1, "uint8")).astype(kind)
 
     wide = None
     if bits < 8:

@@ -11,6 +11,7 @@ from tests.compiler.graphs import attention, convnet, mlp, random_inputs, recurr
 from weft.compiler.reports.cost import kernel_cost
 from weft.compiler.reports.profile import Recorder, TimedRunner, timed_runner
 from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models.builder import Builder
@@ -153,3 +154,31 @@ def test_peaks_are_measured_again_where_a_kernel_is_above_them(monkeypatch):
     found = weft.compile(mlp()).profile(threads=1, seconds=0.01)
     assert asked == [False, True]
     assert all((found.peak_share(kernel) or 0) < 1 for kernel in found.kernels)
+
+
+def rows_of_open_length():
+    b = Builder("rows")
+    x = Value("x", TensorType("float32", (Var("rows"), 64)))
+    b.inputs.append(x)
+    return b.finish(b.relu(b.dense(b.relu(b.dense(x, 64, 32)), 32, 16)))
+
+
+def test_a_profile_of_the_form_for_all_sizes():
+    """It is of that form where only that one is asked for; what kernels do is counted for the sizes of the arrays."""
+    x = np.random.default_rng(0).standard_normal((24, 64)).astype("f4")
+    with knobs.override(sizes="open"):
+        module = weft.compile(rows_of_open_length())
+        wanted = module(x)
+        found = module.profile(x, threads=1, seconds=0.02)
+    (form,) = module.specializations
+    assert form.runner.program.numbers is not None
+    assert [kernel.label for kernel in found.kernels] == [launch.kernel.label for launch in form.launches]
+    assert sum(kernel.cost.operations for kernel in found.kernels) >= 2 * 24 * (64 * 32 + 32 * 16)
+    assert all(kernel.cost.bytes > 0 for kernel in found.kernels)
+    runner = timed_runner(form, Recorder(module.target, timed_runner), module.target, [x])
+    np.testing.assert_array_equal(runner.run([x], 1)[0], wanted)
+    plain = weft.compile(rows_of_open_length())
+    plain(x)
+    other = plain.profile(np.ones((8, 64), "f4"), threads=1, seconds=0.02)
+    counted = [sum(kernel.cost.operations for kernel in profile.kernels) for profile in (found, other)]
+    assert counted[0] == 3 * counted[1]

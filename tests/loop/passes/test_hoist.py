@@ -180,3 +180,23 @@ func f(A: float32[n], C: float32[n], d: int64) @{"flat": true}:
         C[k // d] = A[5 // d]
 """)
     assert hoist(func) is func
+
+
+def test_arithmetic_of_open_sizes_moves_out_of_all_loops():
+    """A row's length is the same in every round, however it follows from a size: LLVM would find it again in each."""
+    func = parse_func(
+        """
+func f(A: float32[n], C: float32[n]) @{"flat": true}:
+    for i in range(n // 4):
+        for j in range(4):
+            C[i*4 + j] = A[j*max(n//4, 1) + min(i, n//4 - 1)]
+"""
+    )
+    done = hoist(func)
+    inside = repr(done)[repr(done).index("n // 4):") + 8 :]
+    assert "//" not in inside and "max(" not in inside
+    for size in (4, 7, 16):
+        given, made = np.arange(size, dtype="f4"), [np.full(size, -1, "f4") for _ in range(2)]
+        for one, out in zip((func, done), made):
+            interpret(one, given, out, check=False)
+        np.testing.assert_array_equal(*made)

@@ -9,6 +9,7 @@ import weft
 from weft import te
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For
+from weft.loop.parser import parse_func
 from weft.loop.passes.shift_tiles import NOTE, shift_tiles
 from weft.loop.visit import walk_stmts
 from weft.plan.typical import plan_typical
@@ -83,6 +84,61 @@ def test_tiles_that_read_what_they_write_stay():
         )
     )
     assert "_start" not in repr(shift_tiles(again))
+
+
+@pytest.mark.parametrize("period", [2, 4])
+def test_what_follows_from_the_place_in_a_tile_stays(period):
+    n = te.var("n")
+    a, t = te.placeholder((n,), name="A"), te.placeholder((period,), name="T")
+    b = te.compute((n,), lambda i: a[i] + t[i % period], name="B")
+    s = te.create_schedule(b.op)
+    outer, _ = s["B"].split(s["B"].axis[0], factor=4)
+    s.apply("annotate", target=outer.name, key=NOTE, value=4)
+    made = lowered(s.func, pipeline.PASSES[-1])
+    for size in (3, 4, 5, 6, 9):
+        x, table, out = np.zeros(size, "f4"), np.arange(period, dtype="f4"), np.full(size, np.nan, "f4")
+        interpret(made, x, table, out, check=False)
+        np.testing.assert_array_equal(out, np.arange(size) % period)
+
+
+def test_a_place_in_a_tile_that_is_stored_stays():
+    """The number that is stored is the very variable of the index of the tile's own memory."""
+    func = parse_func("""
+func f(B: int64[n]):
+    for o in range((n + 3) // 4) @{"whole_tiles": 4}:
+        allocate C: int64[4] local:
+            for i in range(4):
+                C[i] = i
+            for j in range(4):
+                if o * 4 + j < n:
+                    B[o * 4 + j] = C[j]
+""")
+    assert "_start" not in repr(shift_tiles(func))
+
+
+def test_windows_that_move_by_two():
+    """What a tile reads lies in no memory of its own, and its loop over elements has no test of its own."""
+    n = te.var("n")
+    a = te.placeholder((2 * n + 1,), name="A")
+    p = te.compute((2 * n + 1,), lambda i: a[i] + 1.0, name="P")
+    axis = te.reduce_axis(3, "k")
+    c = te.compute((n,), lambda i: te.sum(p[2 * i + axis.var], axis=axis), name="C")
+    d = te.compute((n,), lambda i: c[i] * 2.0, name="D")
+    s = te.create_schedule(d.op)
+    outer, _ = s["D"].split(s["D"].axis[0], factor=4)
+    s["C"].compute_at(s["D"], outer)
+    s["C"].set_scope("local")
+    s.apply("overrun", block="C", axis=0, tile=4)
+    s.apply("annotate", target=outer.name, key=NOTE, value=4)
+    assert "min(" not in repr(lowered(s.func, pipeline.check_bounds))
+    func = lowered(s.func, shift_tiles)
+    assert f"{outer.name}_start*2" in repr(func)
+    for size in (1, 4, 6, 11):
+        x = np.random.default_rng(size).standard_normal(2 * size + 1).astype("f4")
+        made = np.full(size, np.nan, "f4")
+        interpret(func, x, made, check=False)
+        wanted = [2 * (x[2 * i : 2 * i + 3] + 1).sum() for i in range(size)]
+        np.testing.assert_allclose(made, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_the_planner_notes_tiles():

@@ -7,6 +7,7 @@ import weft
 from tests.hosts import lesser
 from weft import te
 from weft.builder import lower
+from weft.loop.interpreter import interpret
 
 
 def columns(lanes, places, rows):
@@ -32,3 +33,31 @@ def test_rows_of_columns(lanes, places, target):
     out = np.full((lanes, 3, places), np.nan, "f4")
     weft.build(s, [x, y], target=target)(array, out)
     np.testing.assert_array_equal(out, array.transpose(2, 0, 1) * np.float32(2) + np.float32(1))
+
+
+def open_columns(lanes):
+    n = te.var("n")
+    x = te.placeholder((n, lanes), name="X")
+    y = te.compute((lanes, n), lambda c, w: x[w, c] + 1.0, name="Y")
+    s = te.create_schedule(y.op)
+    c, w = s[y].axis
+    stretch, place = s[y].split(w, factor=lanes)
+    s[y].reorder(stretch, place, c)
+    s[y].unroll(place)
+    s[y].vectorize(c)
+    return s, x, y
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_rows_of_an_open_length(lanes):
+    """The stride is a size: the same for all lanes, and known only in the call."""
+    s, x, y = open_columns(lanes)
+    func = lower(s, [x, y])
+    assert f"if {lanes} <= n:" in repr(func) and "store_transposed(" in repr(func)
+    built = weft.build(s, [x, y])
+    for size in (1, 3, lanes, lanes + 1, 3 * lanes, 5 * lanes - 1):
+        array = np.random.default_rng(size).standard_normal((size, lanes)).astype("f4")
+        for run in (built, lambda *given: interpret(func, *given)):
+            out = np.full((lanes, size), np.nan, "f4")
+            run(array, out)
+            np.testing.assert_array_equal(out, array.T + np.float32(1))

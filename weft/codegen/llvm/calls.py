@@ -20,7 +20,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import TargetError
 from weft.expr.float8 import spelled_out
 from weft.expr.intrinsics import FLOAT8_FORMS, REPORT
-from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr, Var
+from weft.expr.nodes import Address, Broadcast, Buffer, Call, Const, Expr, Var, int_value
 from weft.runtime.abi import TURN_BIT
 
 _LLVM_FLOAT = {
@@ -339,7 +339,8 @@ def _interleave(c: Context, e: Call) -> str:
 
 def _store_transposed(c: Context, e: Call) -> str:
     """Rows from columns: rounds that weave the first half of the vectors with the second, then one store a row."""
-    place, stride = e.args[0], c.constant(e.args[1])
+    place, stride = e.args[0], c.value(e.args[1])
+    fixed = int_value(e.args[1])
     assert isinstance(place, Address)
     element = types.memory_type(place.buffer.dtype)
     columns = [c.value(argument) for argument in e.args[2:]]
@@ -351,9 +352,11 @@ def _store_transposed(c: Context, e: Call) -> str:
     for _ in range(lanes.bit_length() - 1):
         pairs = [(rows[i], rows[i + half], order) for i in range(half) for order in weave]
         rows = [c.emit(_shuffle(kind, a, b, order, lanes)) for a, b, order in pairs]
-    pointer = c.pointer(place)
+    at = first = c.pointer(place)
     for number, row in enumerate(rows):
-        at = c.emit(f"getelementptr {element}, ptr {pointer}, i64 {number * stride}") if number else pointer
+        if number:
+            step = (at, stride) if fixed is None else (first, number * fixed)
+            at = c.emit("getelementptr {}, ptr {}, i64 {}".format(element, *step))
         _store_first(c, place.buffer, row, at, count, lanes)
     return "0"
 

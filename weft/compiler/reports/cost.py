@@ -13,17 +13,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.compiler.kernels.program import build_program
 from weft.compiler.lowering.items import Launch
-from weft.expr.nodes import Add, Broadcast, Buffer, Call, Cast, Div, Expr, Load, Max, Min, Mul, Select, Sub, int_value
-from weft.expr.visit import children
+from weft.expr.evaluate import evaluate
+from weft.expr.nodes import (
+    Add,
+    Broadcast,
+    Buffer,
+    Call,
+    Cast,
+    Div,
+    Expr,
+    Load,
+    Max,
+    Min,
+    Mul,
+    Select,
+    Sub,
+    Var,
+    const,
+    int_value,
+)
+from weft.expr.visit import children, free_vars
 from weft.graph.ir import Array, Value
 from weft.loop.ir import Block, Func, Stmt, Store
 from weft.loop.tree import blocks_in
 from weft.loop.visit import walk_exprs, walk_stmts
+from weft.plan.typical import with_sizes
 
 _ARITHMETIC = (Add, Sub, Mul, Div, Min, Max)
 
@@ -37,9 +56,14 @@ class Cost:
     dtype: str
 
 
-def kernel_cost(launch: Launch, constants: Mapping[Value, Array]) -> Cost:
-    """The cost of one call of a kernel. The program is built anew, as it was before any schedule or layout."""
-    plain = build_program(launch.nodes, launch.writes, constants, "counted").schedule.func
+def kernel_cost(launch: Launch, constants: Mapping[Value, Array], sizes: Mapping[Var, int] | None = None) -> Cost:
+    """The cost of one call of a kernel, where the graph's open sizes are `sizes`.
+
+    The program is built anew, as it was before any schedule or layout.
+    """
+    program = build_program(launch.nodes, launch.writes, constants, "counted", sizes=sizes or ())
+    plain = program.schedule.func
+    plain = _with_numbers(plain, [program.sizes[var.name] for var in plain.size_vars], sizes)
     counted, products = 0, Counter[str]()
     for block in blocks_in(plain.body):
         times = _times(block)
@@ -48,7 +72,17 @@ def kernel_cost(launch: Launch, constants: Mapping[Value, Array]) -> Cost:
             for kind in _products(store.value):
                 products[kind] += times
     dtype = products.most_common(1)[0][0] if products else "float32"
-    return Cost(counted, moved_bytes(launch.kernel.scheduled), dtype)
+    return Cost(counted, moved_bytes(_with_numbers(launch.kernel.scheduled, launch.sizes, sizes)), dtype)
+
+
+def _with_numbers(func: Func, open_sizes: Sequence[Expr], sizes: Mapping[Var, int] | None) -> Func:
+    """A program with a number for each of its open sizes, which stand for these sizes of a graph."""
+    if not sizes or not func.size_vars:
+        return func
+    numbers: dict[Var, Expr] = {}
+    for var, size in zip(func.size_vars, open_sizes, strict=True):
+        numbers[var] = const(int(evaluate(size, {v: sizes[v] for v in free_vars(size)})))
+    return with_sizes(func, numbers)[0]
 
 
 def _times(block: Block) -> int:

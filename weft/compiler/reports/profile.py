@@ -35,11 +35,13 @@ from weft.compiler.reports.cost import Cost
 from weft.compiler.reports.inputs import random_array
 from weft.compiler.reports.profile_text import profile_html, profile_text
 from weft.compiler.reports.recorder import KernelProfile, Recorder, TimedRest
-from weft.compiler.run import Runner
+from weft.compiler.run import OpenRunner, Runner
 from weft.compiler.steps import HostStep, NativeStep, RestStep, Step
 from weft.core import model
 from weft.core.errors import ArgumentError
+from weft.expr.nodes import Var
 from weft.runtime.jit import JitModule, defined_names
+from weft.runtime.model.runner import OpenSizes
 from weft.runtime.threads import check_threads, get_threads
 from weft.targets.base import Target
 from weft.targets.peaks import Peaks, has_peaks, machine_peaks
@@ -153,7 +155,9 @@ class Profile:
 class TimedRunner(Runner):
     """A runner whose drivers read the clock."""
 
-    def __init__(self, one: Specialization, recorder: Recorder, target: Target) -> None:
+    def __init__(
+        self, one: Specialization, recorder: Recorder, target: Target, sizes: Mapping[Var, int] | None = None
+    ) -> None:
         self._recorder = recorder
         self._rows: dict[int, list[int]] = {}
         self._clocks: dict[int, Any] = {}
@@ -168,7 +172,8 @@ class TimedRunner(Runner):
                 clock = np.zeros((len(step.calls) + 1, 2), np.int64)
                 weights.append(clock)
                 self._clocks[id(made)] = clock
-                self._rows[id(made)] = [recorder.add_launch(next(launches), one.graph, target) for _ in step.calls]
+                rows = [recorder.add_launch(next(launches), one.graph, target, sizes) for _ in step.calls]
+                self._rows[id(made)] = rows
             elif isinstance(step, HostStep):
                 self._rows[id(made)] = [recorder.add(step.node.op, "host", [step.node], Cost(0, 0, ""))]
             steps.append(made)
@@ -184,6 +189,18 @@ class TimedRunner(Runner):
         begin = time.perf_counter_ns()
         super()._host(step, *rest)
         self._recorder.note(self._rows[id(step)], np.array([[0, begin], [0, time.perf_counter_ns()]]))
+
+
+class TimedOpenRunner(OpenSizes, TimedRunner):
+    """The same for a program for every size; what its kernels do is counted for the sizes of some arrays."""
+
+    def __init__(
+        self, one: Specialization, runner: OpenRunner, recorder: Recorder, target: Target, arrays: Sequence[Any]
+    ) -> None:
+        found = runner.find(arrays)
+        sizes = None if found is None else dict(zip(one.graph.symbols.values(), found[0]))
+        TimedRunner.__init__(self, one, recorder, target, sizes)
+        self.open(runner.conditions.take, runner.interpret)
 
 
 def _timed(step: Step, recorder: Recorder, clock: int) -> Step:
@@ -206,22 +223,27 @@ def _engine(one: Specialization, drivers: Sequence[str], target: Target) -> JitM
     return llvm_compile.load(objects, names, one.native.externals, target)
 
 
-def timed_runner(one: Specialization, recorder: Recorder, target: Target) -> TimedRunner | DeviceRunner:
+def timed_runner(
+    one: Specialization, recorder: Recorder, target: Target, arrays: Sequence[Any] = ()
+) -> TimedRunner | DeviceRunner:
     """A runner that measures, for the machine that a form was compiled for."""
-    if not isinstance(one.runner, DeviceRunner):
-        return TimedRunner(one, recorder, target)
-    return TimedDeviceRunner(one, recorder)
+    if isinstance(one.runner, DeviceRunner):
+        return TimedDeviceRunner(one, recorder)
+    whole = one.whole().runner if isinstance(one.runner, OpenSizes) else one.runner
+    if isinstance(whole, OpenRunner):
+        return TimedOpenRunner(one, whole, recorder, target, arrays)
+    return TimedRunner(one, recorder, target)
 
 
 def profile_module(module: Any, feeds: Mapping[str, Any], threads: int | None = None, seconds: float = 1.0) -> Profile:
     """Runs a module for so many seconds, and says where the time goes."""
     count = check_threads(threads) if threads is not None else module.threads or get_threads()
     arrays, _ = module._bind(_filled(module, feeds))
-    found = module._executor.special(arrays)
+    found = module._executor.measured(arrays)
     if any(isinstance(step, NativeStep) and not step.calls for step in found.lowered.program.steps):
         raise ArgumentError("a module from a file does not know its kernels: profile the model it was compiled from")
     recorder = Recorder(module.target, timed_runner)
-    runner = timed_runner(found, recorder, module.target)
+    runner = timed_runner(found, recorder, module.target, arrays)
     calls, outside, timeline = _measure(runner, recorder, arrays, count, seconds)
     programs = [one.lowered.program for one in recorder.specializations]
     made = Profile(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,11 +14,12 @@ from weft.compiler.form import Compiled, Specialization
 from weft.compiler.lowering.items import Launch
 from weft.compiler.reports.cost import Cost, kernel_cost
 from weft.compiler.run import Runner
+from weft.expr.nodes import Var
 from weft.graph.ir import Graph, Node
 from weft.targets.base import Residence, Target
 
-MakeRunner = Callable[[Specialization, "Recorder", Target], "Runner | DeviceRunner"]
-"""Makes a runner that measures, for the machine that a form was compiled for."""
+MakeRunner = Callable[[Specialization, "Recorder", Target, "Sequence[Any]"], "Runner | DeviceRunner"]
+"""Makes a runner that measures, for the machine that a form was compiled for, and the arrays that it will be given."""
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Recorder:
         self.kernels: list[KernelProfile] = []
         self._met: list[tuple[list[int], Any]] = []
         self.specializations: list[Specialization] = []
-        self._costs: dict[str, Cost] = {}
+        self._costs: dict[Any, Cost] = {}
 
     def add(self, label: str, kind: str, nodes: Sequence[Node], cost: Cost) -> int:
         """A new row; its number."""
@@ -71,11 +72,12 @@ class Recorder:
         self.kernels.append(KernelProfile(len(self.kernels), label, kind, names, cost))
         return len(self.kernels) - 1
 
-    def add_launch(self, launch: Launch, graph: Graph, target: Target) -> int:
+    def add_launch(self, launch: Launch, graph: Graph, target: Target, sizes: Mapping[Var, int] | None = None) -> int:
         """The row of one call of a kernel; calls of the same kernel cost the same. Other targets are named."""
-        cost = self._costs.get(launch.kernel.symbol)
+        cost = self._costs.get((launch.kernel.symbol, launch.sizes))
         if cost is None:
-            cost = self._costs[launch.kernel.symbol] = kernel_cost(launch, graph.constants)
+            cost = kernel_cost(launch, graph.constants, sizes)
+            self._costs[launch.kernel.symbol, launch.sizes] = cost
         kind = "kernel" if target is self.target else target.name
         return self.add(launch.kernel.label, kind, launch.nodes, cost)
 
@@ -104,8 +106,9 @@ class TimedRest:
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs, measured."""
-        found = self._executor.special(arrays)
+        found = self._executor.measured(arrays)
         runner = self._runners.get(id(found))
         if runner is None:
-            runner = self._runners[id(found)] = self._recorder.runner(found, self._recorder, self._executor.target)
+            runner = self._recorder.runner(found, self._recorder, self._executor.target, arrays)
+            self._runners[id(found)] = runner
         return runner.run(arrays, threads)

@@ -7,10 +7,11 @@
                                                                    C[v] = A[A_base + v] * value
 
 Three things move: the invariant terms of an index (at least two, or one that is not a plain product), pure
-expressions that cost something (a call, a division), and loads of buffers that the loop does not write, where the
-load certainly happens. A loop whose body is a test of something invariant becomes the test around the loop.
-Nothing moves out of a thread loop. Whole numbers are divided by an open size wherever that is invariant, whether or not
-the loop runs: no generated code traps there, and LLVM is not asked to move what its few passes leave in place.
+expressions that cost something (a call, a division, of open sizes all but sums), and loads of buffers that the loop
+does not write, where the load certainly happens. A loop whose body is a test of something invariant becomes the test
+around the loop. Nothing moves out of a thread loop. Whole numbers are divided by an open size wherever that is
+invariant, whether or not the loop runs: no generated code traps there, and LLVM is not asked to move what its few
+passes leave in place.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from weft.expr.nodes import (
     FloorDiv,
     FloorMod,
     Load,
+    Max,
+    Min,
     Mul,
     Or,
     Ramp,
@@ -40,7 +43,7 @@ from weft.expr.nodes import (
     int_value,
 )
 from weft.expr.structural import structural_key
-from weft.expr.visit import children, map_all, rebuild, substitute, walk
+from weft.expr.visit import children, free_vars, map_all, rebuild, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
 from weft.loop.passes.support import (
     Copier,
@@ -199,7 +202,8 @@ class _LoopMover(Mutator):
         return self._rewritten(e)
 
     def _rewritten(self, e: Expr) -> Expr:
-        if _costs(e) and not self.varies(e) and (self.certain or not can_trap(e, self.sizes)):
+        costs = _costs(e) or (self.sizes and _is_arithmetic(e) and self.sizes.issuperset(free_vars(e)))
+        if costs and not self.varies(e) and (self.certain or not can_trap(e, self.sizes)):
             return self._bind(e, structural_key(e), _name_of(e))
         if isinstance(e, (Load, Address)):
             return self._access(e)
@@ -334,6 +338,13 @@ def _costs(e: Expr) -> bool:
     if isinstance(e, (FloorDiv, FloorMod)):
         return e.dtype is INDEX and type(e.b) is not Const
     return isinstance(e, (Load, Call, Div))
+
+
+def _is_arithmetic(e: Expr) -> bool:
+    """Whether the outermost operation of an index is more than a sum: of open sizes LLVM would do it in every round."""
+    if isinstance(e, Mul):
+        return e.dtype is INDEX and type(e.a) is not Const and type(e.b) is not Const
+    return isinstance(e, (FloorDiv, FloorMod, Max, Min)) and e.dtype is INDEX
 
 
 def _name_of(e: Expr) -> str:

@@ -30,13 +30,13 @@ def interleave_stores(func: Func) -> Func:
 
 
 def _longest(first: StridedStore) -> int:
-    return first.stride if first.stride in (2, 4, 8) else 0
+    return first.step if first.step in (2, 4, 8) else 0
 
 
 def _joined(run: Sequence[StridedStore]) -> Stmt | None:
     """One store; none where the run leaves gaps."""
     first = run[0]
-    if len(run) != first.stride:
+    if len(run) != first.step:
         return None
     lanes = first.lanes * len(run)
     value = Call("interleave", [_tested(one.store) for one in run], first.store.value.dtype.with_lanes(lanes))

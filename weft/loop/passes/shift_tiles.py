@@ -9,13 +9,32 @@
 
 In: loops annotated with the length of their tiles, their bounds checked. Out: no tests and no places of their own for
 the elements of a tile, but in images that are smaller than one. Tiles that read what they write, or do something that
-follows from their number, stay as they are.
+follows from their number or from the place of an element in its tile, stay as they are; of memory that a tile has for
+itself, each element has its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.core.dtypes import INDEX
-from weft.expr.nodes import LT, TRUE, Expr, Load, Min, Mul, Var, ceildiv, index_expr, int_value, less_equal, mul, sub
+from weft.expr.nodes import (
+    LT,
+    TRUE,
+    Buffer,
+    Expr,
+    Load,
+    Max,
+    Min,
+    Mul,
+    Var,
+    ceildiv,
+    index_expr,
+    int_value,
+    less_equal,
+    mul,
+    sub,
+)
 from weft.expr.nodes import minimum as least
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
@@ -57,7 +76,7 @@ class _Loops(Mutator):
         if end is None:
             return s
         made = shift.stmt(s.body)
-        if not all(shift.is_of_elements(e) for stmt in walk_stmts(made) for e in child_exprs(stmt)):
+        if not shift.find_places(made) or not all(map(shift.is_of_elements, walk_stmts(made))):
             return s
         whole = Let(start, least(mul(s.var, length), sub(end, length)), made)
         return If(less_equal(length, end), s.replace(body=whole), s.replace(annotations={**notes, "partition": False}))
@@ -70,6 +89,9 @@ class _Shift(Mutator):
         self.loop, self.tile, self.start = loop, tile, start
         self.inner = {s.var: int_value(s.extent) for s in walk_stmts(loop.body) if isinstance(s, For)}
         self.elements: set[Expr] = set()
+        """The loops over the elements of a tile."""
+        self.places: set[tuple[Buffer, int]] = set()
+        """The axes of a tile's own memory along which its elements lie."""
         ends = [self.limit(e.b, e.a) for e in walk_exprs(loop.body, LT) if isinstance(e, LT)]
         self.end: Expr | None = next((end for end in ends if end is not None), None)
         if self.end is not None and not structural_equal(simplify(ceildiv(self.end, tile)), simplify(loop.extent)):
@@ -87,16 +109,46 @@ class _Shift(Mutator):
         self.elements.update(rest.terms)
         return simplify(high)
 
-    def is_of_elements(self, e: Expr) -> bool:
-        """Whether what an expression says follows from elements of the tile, not from which tile it is."""
-        if not uses_any(e, {self.loop.var, self.start}):
+    def find_places(self, body: Stmt) -> bool:
+        """Finds the axes of a tile's own memory along which its elements lie, and the loops along those; False where
+        an element is looked for in another's place."""
+        own = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
+        stores = [s for s in walk_stmts(body) if isinstance(s, Store)]
+        used: list[Load | Store] = [e for e in walk_exprs(body, Load) if isinstance(e, Load) and e.buffer in own]
+        used += [s for s in stores if s.buffer in own]
+        while True:
+            found = {(one.buffer, at) for one in used for at, e in enumerate(one.indices) if e in self.elements}
+            along = {one.indices[at] for one in used for buffer, at in found if one.buffer is buffer}
+            if along <= self.elements:
+                self.places = found
+                return True
+            if not all(isinstance(e, Var) and 0 < (self.inner.get(e) or 0) <= self.tile for e in along):
+                return False
+            self.elements |= along
+
+    def is_of_elements(self, s: Stmt) -> bool:
+        """Whether what a statement says itself follows from elements of the tile, not from which tile it is."""
+        if not isinstance(s, Store):
+            return all(map(self._follows, child_exprs(s)))
+        tests = [] if s.predicate is None else [s.predicate]
+        return all(map(self._follows, (*self._elsewhere(s.buffer, s.indices), s.value, *tests)))
+
+    def _elsewhere(self, buffer: Buffer, indices: Sequence[Expr]) -> list[Expr]:
+        """The indices that are no place of an element in its tile."""
+        return [e for at, e in enumerate(indices) if (buffer, at) not in self.places]
+
+    def _follows(self, e: Expr) -> bool:
+        own = {self.loop.var, self.start, *self.elements}
+        if not uses_any(e, own):
             return True
-        if e.dtype is not INDEX:
-            return all(map(self.is_of_elements, children(e)))
+        if isinstance(e, Load):
+            return all(map(self._follows, self._elsewhere(e.buffer, e.indices)))
+        if e.dtype is not INDEX or isinstance(e, (Min, Max)):
+            return all(map(self._follows, children(e)))
         terms = linear(e).terms
-        factors = {n for v, n in terms.items() if v in self.elements}
-        others = [v for v in terms if v is not self.start]
-        return factors == {terms.get(self.start)} and not any(uses_any(v, {self.loop.var, self.start}) for v in others)
+        factors = [n for v, n in terms.items() if v in self.elements]
+        others = [v for v in terms if v is not self.start and v not in self.elements]
+        return factors == [terms.get(self.start)] and not any(uses_any(v, own) for v in others)
 
     def is_end(self, high: Expr, low: Expr, less: int) -> bool:
         """Whether `high` is so much less than the end, and `low` an element of a tile."""

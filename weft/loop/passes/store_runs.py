@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from weft.expr.nodes import Expr, Load, Ramp, int_value, sub
 from weft.expr.simplify import simplify
+from weft.expr.structural import structural_equal
 from weft.expr.visit import walk
 from weft.loop.ir import Seq, Stmt, Store, seq
 from weft.loop.visit import Mutator
@@ -20,8 +21,13 @@ class StridedStore(NamedTuple):
 
     store: Store
     base: Expr
-    stride: int
+    stride: Expr
     lanes: int
+
+    @property
+    def step(self) -> int | None:
+        """The stride, where it is a number; None for one that follows from open sizes."""
+        return int_value(self.stride)
 
 
 Find = Callable[[StridedStore], int]
@@ -68,14 +74,14 @@ def _strided(s: Stmt) -> StridedStore | None:
     if not isinstance(s, Store) or len(s.indices) != 1:
         return None
     index = s.indices[0]
-    stride = int_value(index.stride) if isinstance(index, Ramp) else None
-    if not isinstance(index, Ramp) or stride is None or s.value.dtype.lanes != index.lanes:
+    if not isinstance(index, Ramp) or s.value.dtype.lanes != index.lanes:
         return None
-    return StridedStore(s, index.base, stride, index.lanes)
+    return StridedStore(s, index.base, index.stride, index.lanes)
 
 
 def _follows(found: StridedStore, first: StridedStore, offset: int) -> bool:
-    same = found.store.buffer is first.store.buffer and found.stride == first.stride and found.lanes == first.lanes
+    same = found.store.buffer is first.store.buffer and found.lanes == first.lanes
+    same = same and structural_equal(found.stride, first.stride)
     same = same and (found.store.predicate is None) == (first.store.predicate is None)
     return same and int_value(simplify(sub(found.base, first.base))) == offset
 

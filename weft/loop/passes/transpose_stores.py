@@ -5,7 +5,8 @@
     …
 
 Element j of x_i goes to B[b + j*s + i]. A kernel that computes lanes of channels and stores an image row by row ends in
-such stores: each would touch as many cache lines as it has lanes.
+such stores: each would touch as many cache lines as it has lanes. Where s is an open size, rows that would overlap are
+left to the stores as they were.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Any
 
 from weft.core import model
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Address, Call, index_expr
+from weft.expr.nodes import Address, Call, index_expr, less_equal
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Evaluate, Func, Stmt
+from weft.loop.ir import Evaluate, Func, If, Stmt, seq
 from weft.loop.passes.store_runs import JoinStores, StridedStore
 
 LANES = (4, 8, 16)
@@ -41,7 +42,7 @@ def transpose_stores(func: Func) -> Func:
 def _longest(first: StridedStore) -> int:
     kind = first.store.value.dtype
     suits = first.lanes in LANES and not kind.is_bool and kind.bits in (32, 64) and first.store.predicate is None
-    return min(first.lanes, first.stride) if suits else 0
+    return min(first.lanes, first.lanes if first.step is None else first.step) if suits else 0
 
 
 def _joined(run: Sequence[StridedStore]) -> Stmt | None:
@@ -50,6 +51,7 @@ def _joined(run: Sequence[StridedStore]) -> Stmt | None:
         return None
     first = run[0]
     place = Address(first.store.buffer, (first.base,), "w")
-    return Evaluate(
-        Call("store_transposed", (place, index_expr(first.stride), *[one.store.value for one in run]), INT32)
-    )
+    joined = Evaluate(Call("store_transposed", (place, first.stride, *[one.store.value for one in run]), INT32))
+    if first.step is not None:
+        return joined
+    return If(less_equal(index_expr(len(run)), first.stride), joined, seq(*[one.store for one in run]))

@@ -132,8 +132,10 @@ class NativeRunner:
 
     # ------------------------------------------------------------------------------------------------------ native
 
-    def _native(self, step: NativeStep, values: list[Any], given: dict[int, Array], arena: Arena, threads: int) -> None:
-        code = self._calls[id(step)](values, given, arena[0], threads)
+    def _native(
+        self, step: NativeStep, values: list[Any], given: dict[int, Array], arena: Arena, threads: int, *found: Any
+    ) -> None:
+        code = self._calls[id(step)](values, given, arena[0], threads, *found)
         if code:
             raise fault(step.kernels, code)
 
@@ -166,7 +168,7 @@ class OpenSizes(NativeRunner):
         self._takes = functools.lru_cache(model.SHAPES_REMEMBERED)(takes)
         assert program.numbers is not None
         self.find = find_numbers(program.numbers)
-        self._interpret = interpret
+        self.interpret = interpret
         others = [step for step in program.steps if not isinstance(step, NativeStep)]
         self._promised = {id(s): [(n, program.promised[n]) for n in s.outputs if n in program.promised] for s in others}
         return self
@@ -177,7 +179,7 @@ class OpenSizes(NativeRunner):
         if made is not None:
             return made
         with np.errstate(all="ignore"):
-            return [np.array(one) if isinstance(one, np.ndarray) else one for one in self._interpret(arrays)]
+            return [np.array(one) if isinstance(one, np.ndarray) else one for one in self.interpret(arrays)]
 
     def _run_steps(
         self, arrays: Sequence[Any], threads: int, sizes: tuple[int, ...], slots: tuple[int, ...], room: int
@@ -191,9 +193,7 @@ class OpenSizes(NativeRunner):
         try:
             for step, finished in self._steps:
                 if isinstance(step, NativeStep):
-                    code = self._calls[id(step)](values, {}, arena[0], threads, sizes, slots)
-                    if code:
-                        raise fault(step.kernels, code)
+                    self._native(step, values, {}, arena, threads, sizes, slots)
                 else:
                     self._other(step, values, threads)
                     for number, shape in self._promised[id(step)]:

@@ -36,11 +36,15 @@ from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.model import (
     EVEN,
     LEAST_PARALLEL_WORK,
+    PRODUCT_SHARE,
+    STREAM_BYTES,
     WINOGRAD_FETCH,
     WINOGRAD_GROUPS,
     WINOGRAD_ROWS,
     WINOGRAD_UNROLL,
     even_share,
+    open_sizes,
+    overlapped,
     ruled,
 )
 from weft.targets.cpu.sketches import nest
@@ -182,29 +186,37 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
 
 
 def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
-    """The same for images in blocks: where threads share channels, the weights of a panel stay while blocks pass by."""
+    """The same for images in blocks: by tiles or by channels, whichever takes fewer cycles in images around the typical
+    one. Threads share channels evenly, whatever the size; blocks of tiles only where there are many."""
     cores = max(target.cores, 1)
     rows, most = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
     counts = [(n, sizes.outputs // (n * lanes)) for n in range(most, 0, -1) if sizes.outputs % (n * lanes) == 0]
     vectors, panels = next((pair for pair in counts if pair[1] % cores == 0), counts[-1])
+    long, short = max(sizes.blocks), min(sizes.blocks)
+    taken = sizes.batch * long * short * sizes.block_bytes(sizes.tall, sizes.inputs)
+    # A V that does not stay in the cache is read once: then a thread has all its panels at once.
+    at_once, limit = (panels // cores, cache) if 2 * taken > cache and panels % cores == 0 else (1, cache // 4)
+    group = _group(sizes, long, at_once * vectors * lanes, limit)
+    channels = {"threads_by_channels": 1, "blocks": group, "vectors": vectors, "panels": at_once}
+    passes = ceildiv(long, group) * short if at_once > 1 else 1
+    by_channels = _blocks_cycles(sizes, target, passes, even_share(panels // at_once, cores), cache, 2 * taken)
+    group = _group(sizes, short, sizes.inputs + sizes.outputs, cache // 2)
+    tiles = {"threads_by_channels": 0, "blocks": group, "vectors": most, "panels": sizes.outputs // (most * lanes)}
+    unit = sizes.tile * (sizes.tall if sizes.blocks[0] >= sizes.blocks[1] else sizes.wide)
+    shares = [even_share(ceildiv(n, unit), cores) for n in open_sizes(long * unit)]
+    passes = long * ceildiv(short, group)
+    by_tiles = _blocks_cycles(sizes, target, passes, sum(shares) / len(shares), cache, 0)
+    return {**(channels if by_channels < by_tiles else tiles), "rows": rows, "fetch": WINOGRAD_FETCH}
+
+
+def _blocks_cycles(sizes: Sizes, target: Target, passes: int, share: float, cache: int, moved: int) -> float:
+    """Cycles of the cores for the products of an image in blocks, with so many passes over weights that do not stay in
+    the cache, and so many bytes moved beside them."""
     blocks = sizes.batch * sizes.blocks[0] * sizes.blocks[1]
-    by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
-    taken = blocks * sizes.block_bytes(sizes.tall, sizes.inputs)
-    by_channels = sizes.weight_bytes + taken * (panels if 2 * taken > cache else 1)
-    fixed = {"rows": rows, "fetch": WINOGRAD_FETCH}
-    if by_tiles > 1.2 * by_channels or even_share(max(sizes.blocks), cores) <= 0.8:
-        # A V that does not stay in the cache is read once: then a thread has all its panels at once.
-        at_once, limit = (panels // cores, cache) if 2 * taken > cache and panels % cores == 0 else (1, cache // 4)
-        group = _group(sizes, max(sizes.blocks), at_once * vectors * lanes, limit)
-        return {"threads_by_channels": 1, "blocks": group, "vectors": vectors, "panels": at_once, **fixed}
-    group = _group(sizes, min(sizes.blocks), sizes.inputs + sizes.outputs, cache // 2)
-    return {
-        "threads_by_channels": 0,
-        "blocks": group,
-        "vectors": most,
-        "panels": sizes.outputs // (most * lanes),
-        **fixed,
-    }
+    products = sizes.size**2 * sizes.tall * sizes.wide * blocks * sizes.inputs * sizes.outputs
+    computing = products * 4 / (2 * max(target.vector_bytes, 4)) / PRODUCT_SHARE
+    weights = sizes.weight_bytes * (sizes.batch * passes if 2 * sizes.weight_bytes > cache else 1)
+    return float(overlapped(computing, (weights + moved) / STREAM_BYTES) / share)
 
 
 def _group(sizes: Sizes, blocks: int, channels: int, limit: int) -> int:
@@ -430,13 +442,9 @@ class _Sketch:
         if apart is not None:
             stage = apart
             stage.compute_at(final, at)
-            if self.sizes.in_blocks:
-                final.reorder(within, lane, part, across)
-                final.vectorize(final.split(across, factor=self.lanes)[1])
-            else:  # squares, turned in registers
-                stretch, place = final.split(across, factor=self.lanes)
-                final.reorder(within, part, stretch, place, lane)
-                nest.write_out(final, place, lane)
+            stretch, place = final.split(across, factor=self.lanes)  # squares, turned in registers
+            final.reorder(within, part, stretch, place, lane)
+            nest.write_out(final, place, lane)
             within, lane = self.split_lanes(stage, CHANNEL, 4)
             part, across = stage.axis[2:4]
             self.blocks_of_lanes(facts_of(stage.block).target.name)
