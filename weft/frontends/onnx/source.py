@@ -114,27 +114,18 @@ def _parse(onnx: Any, data: bytes, where: str) -> Any:
 
 def _check_text(message: Any, where: str, path: str) -> None:
     """Names must be text: protobuf hands over as bytes what is not UTF-8, and no later layer expects that."""
-    found = _damaged_text(message)
-    if found is not None:
-        inside, text = found
-        raise FrontendError(f"{where} is damaged: {path}{inside} is {text[:40]!r}, which is not UTF-8 text")
-
-
-def _damaged_text(message: Any) -> tuple[str, bytes] | None:
-    """Where in a message something is not text, and what is there."""
     for field, value in _fields(message):
-        kind = field.type
-        if kind == field.TYPE_STRING:
-            for text in () if type(value) is str else (value,) if isinstance(value, bytes) else value:
+        inside = f"{path}.{field.name}"
+        if field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
-                    return f".{field.name}", text
-        elif kind == field.TYPE_MESSAGE:
-            alone = hasattr(value, "ListFields")
-            for at, part in enumerate((value,) if alone else value):
-                found = _damaged_text(part)
-                if found is not None:
-                    return f".{field.name}{'' if alone else f'[{at}]'}{found[0]}", found[1]
-    return None
+                    raise FrontendError(f"{where} is damaged: {inside} is {text[:40]!r}, which is not UTF-8 text")
+        elif field.type == field.TYPE_MESSAGE:
+            if hasattr(value, "ListFields"):
+                _check_text(value, where, inside)
+            else:
+                for at, part in enumerate(value):
+                    _check_text(part, where, f"{inside}[{at}]")
 
 
 def _fields(message: Any) -> Any:
