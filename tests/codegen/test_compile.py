@@ -304,3 +304,14 @@ def test_programs_are_told_by_their_loops():
     assert tuning_of(generate(Func("move", [a], For(i, 4, Store(a, [at], Load(a, [at])))), native)) == "mixed"
     many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
     assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"
+
+
+def test_a_machine_is_made_once_and_drivers_get_no_passes():
+    native = find_target("native")
+    facts = (native.triple, native.cpu, feature_text(native))
+    assert child.target_machine(*facts) is child.target_machine(*facts)
+    text = generate(gemm(28, 64, 256, 14, 2), native)
+    module, machine = child.parse(text), child.target_machine(*facts, 0)
+    before = [str(function) for function in module.functions]
+    assert [str(function) for function in child.optimize(module, machine, "called").functions] == before
+    assert emit_object(text, native, "called") not in (b"", emit_object(text, native))

@@ -386,7 +386,7 @@ def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode
     """The native code of a program: in this process (None where it has none, or another machine's), as object files."""
     if not lowered.drivers:
         return None, NativeCode(list, [])
-    drivers = [llvm_compile.emit_object(text, target) for text in lowered.drivers]
+    drivers = [llvm_compile.emit_object(text, target, "called") for text in lowered.drivers]
     names = [name for text in lowered.drivers for name in defined_names(text)]
     kernels = lowered.kernels
 

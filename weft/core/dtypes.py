@@ -112,7 +112,7 @@ def _intern(kind: str, bits: int, lanes: int) -> DType:
         found.scalar = found if lanes == 1 else _intern(kind, bits, 1)
         base = kind if kind in _WHOLE else f"{kind}{bits}"
         found.name = base if lanes == 1 else f"{base}x{lanes}"
-        _INTERNED[(kind, bits, lanes)] = found
+        found = _INTERNED.setdefault((kind, bits, lanes), found)  # another thread may have been quicker
         _BY_NAME[found.name] = found
     return found
 

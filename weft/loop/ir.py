@@ -24,6 +24,7 @@ does not launch again: its variable is the same thread's index, and its body run
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
@@ -241,19 +242,23 @@ class Func:
     @property
     def size_vars(self) -> tuple[Var, ...]:
         """Variables in the parameters' shapes and strides that are not parameters: bound from the arguments' shapes."""
-        given = {p for p in self.params if isinstance(p, Var)}
-        found: dict[Var, None] = {}
-        for buffer in self.buffers:
-            sizes = [size for size in (*buffer.shape, *(buffer.strides or ())) if type(size) is not Const]
-            for var in free_vars(*sizes):
-                if var not in given:
-                    found[var] = None
-        return tuple(found)
+        return _size_vars(self.params)
 
     def __repr__(self) -> str:
         from weft.loop.printer import format_func
 
         return format_func(self)
+
+
+@functools.lru_cache(maxsize=64)
+def _size_vars(params: tuple[Param, ...]) -> tuple[Var, ...]:
+    given = {p for p in params if isinstance(p, Var)}
+    found: dict[Var, None] = {}
+    for buffer in params:
+        if isinstance(buffer, Buffer):
+            sizes = [size for size in (*buffer.shape, *(buffer.strides or ())) if type(size) is not Const]
+            found.update(dict.fromkeys(var for var in free_vars(*sizes) if var not in given))
+    return tuple(found)
 
 
 def seq(*stmts: Stmt | None) -> Stmt:

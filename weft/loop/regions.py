@@ -63,7 +63,8 @@ def _settled(regions: Iterable[Region], written: set[Buffer]) -> list[Region]:
     """Boxes that begin at a number which the block itself writes become whole dimensions: the number changes."""
 
     def moves(low: Expr) -> bool:
-        return any(node.buffer in written for node in walk(low, Load))  # type: ignore[attr-defined]
+        loads = walk(low, Load) if low.holds & Load.bit else ()
+        return any(node.buffer in written for node in loads)  # type: ignore[attr-defined]
 
     def settled(region: Region) -> Region:
         move = [moves(low) for low in region.mins]

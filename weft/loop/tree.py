@@ -13,8 +13,8 @@ from weft.core.errors import InternalError, ScheduleError
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import Buffer, Expr, Var, is_true
 from weft.expr.simplify import simplify
-from weft.expr.visit import free_vars, substitute
-from weft.loop.ir import Block, For, Func, If, Seq, Stmt, seq
+from weft.expr.visit import free_vars, substitute, uses_any
+from weft.loop.ir import Block, For, Func, If, Seq, Stmt, Store, seq
 from weft.loop.visit import child_stmts, walk_stmts
 
 Path = list[Stmt]
@@ -199,11 +199,15 @@ def substitute_loops(
 def taken_names(func: Func) -> set[str]:
     """Every name of a loop, block, buffer or size in the program."""
     names = {p.name for p in func.params} | {v.name for v in func.size_vars} | {b.name for b in func.allocations}
-    for node in walk_stmts(func.body):  # loops inside blocks too
-        if type(node) is For:
-            names.add(node.var.name)
-        elif type(node) is Block:
-            names.add(node.name)
+    blocks, loops = _outer_stmts(func.body)
+    names.update([loop.var.name for loop in loops])
+    for block in blocks:
+        names.add(block.name)
+        for part in (block.init, block.body):
+            if part is not None and type(part) is not Store:
+                inside = walk_stmts(part)
+                names.update([s.var.name for s in inside if type(s) is For])
+                names.update([s.name for s in inside if type(s) is Block])
     return names
 
 
@@ -240,7 +244,7 @@ def axes_using(block: Block, variables: Mapping[Var, object] | set[Var]) -> dict
     """The positions of the axes, by kind, whose bindings use one of the variables."""
     out: dict[str, list[int]] = {"spatial": [], "reduce": [], "ordered": []}
     for position, (axis, binding) in enumerate(zip(block.axes, block.bindings)):
-        if any(v in variables for v in free_vars(binding)):
+        if uses_any(binding, variables):
             out[axis.kind].append(position)
     return out
 

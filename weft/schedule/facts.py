@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -96,8 +97,9 @@ def extent(axis: Axis) -> int:
     return 1 if value is None else value
 
 
+@functools.lru_cache(maxsize=64)
 def facts_of(block: Block) -> Facts:
-    """The facts about a block."""
+    """The facts about a block; a planner asks for those of one block many times, and blocks do not change."""
     own = {region.buffer for region in block.writes}
     loads = tuple(e for e in walk_exprs(block.body, Load) if type(e) is Load and e.buffer not in own)
     ranges = Ranges()
@@ -115,10 +117,15 @@ def block_named(schedule: Schedule, name: str) -> Block:
 
 def step_of(buffer: Buffer, indices: Iterable[Expr], variable: Var, ranges: Ranges) -> int | None:
     """The distance in elements between two accesses whose indices differ by one in a variable."""
+    return _step(buffer, tuple(indices), variable, ranges)
+
+
+@functools.lru_cache(maxsize=512)
+def _step(buffer: Buffer, indices: tuple[Expr, ...], variable: Var, ranges: Ranges) -> int | None:
     flat: Expr = index_expr(0)
     stride: Expr = index_expr(1)
     used = False
-    for size, index in zip(reversed(buffer.shape), reversed(tuple(indices))):
+    for size, index in zip(reversed(buffer.shape), reversed(indices)):
         if uses_any(index, {variable}):
             flat = add(flat, mul(index, stride))
             used = True

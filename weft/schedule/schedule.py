@@ -93,8 +93,9 @@ class Schedule:
             from weft.loop.verifier import verify
 
             verify(result.func)
-        self._record(Step(primitive, step.arguments, result.values), result)
         values = result.values
+        step.results = tuple(values)
+        self._record(step, result)
         return None if not values else values[0] if len(values) == 1 else values
 
     def _record(self, step: Step, result: Result) -> None:

@@ -66,6 +66,15 @@ def test_nobody_forks_for_jobs_that_take_no_time(monkeypatch):
     assert set(made(20, lambda at: os.getpid())) == {os.getpid()}
 
 
+def test_what_jobs_take_is_known_by_the_first(monkeypatch):
+    monkeypatch.setattr(workers, "_likely_seconds", 0.1)
+    monkeypatch.setattr(workers, "_is_known", False)
+    workers._note(0.01)
+    assert workers._likely_seconds == pytest.approx(0.01)
+    workers._note(0.05)
+    assert workers._likely_seconds == pytest.approx(0.02)
+
+
 def test_beside_jax_nobody_forks(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", os)
     assert set(made(6, lambda at: os.getpid())) == {os.getpid()}

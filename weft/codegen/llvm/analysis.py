@@ -31,11 +31,12 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
-from weft.expr.visit import walk
+from weft.expr.visit import bits, walk
 
 Interval = tuple[int | None, int | None]
 Ranges = Mapping[Var, Interval]
 UNKNOWN: Interval = (None, None)
+_DATA, _EFFECTS = bits((Load, Call, Cast)), bits((Load, Call))
 _LIMIT = 1 << 62
 """Ranges beyond this may have wrapped, and count as unknown."""
 _ALIGNED = 1 << 12
@@ -165,7 +166,7 @@ def named_interval(e: Expr, ranges: Ranges) -> Interval:
 
 
 def _is_data(e: Expr) -> bool:
-    return bool(walk(e, Load, Call, Cast))
+    return bool(e.holds & _DATA)
 
 
 def _scalar(e: Expr) -> Expr:
@@ -258,5 +259,6 @@ def as_spread(e: Expr, definitions: Mapping[Var, Expr], known: Mapping[Var, int]
 
 def touches_memory(e: Expr) -> bool:
     """Whether evaluating this reads memory or has an effect, so that it must not run where it was not asked to."""
-    calls = walk(e, Call)
-    return bool(walk(e, Load)) or any(not is_pure(node.name) for node in calls)  # type: ignore[attr-defined]
+    if not e.holds & _EFFECTS:
+        return False
+    return bool(e.holds & Load.bit) or any(not is_pure(node.name) for node in walk(e, Call))  # type: ignore[attr-defined]

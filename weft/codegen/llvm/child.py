@@ -6,6 +6,7 @@ python -m weft.codegen.llvm.child      stdin: one line of JSON (triple, cpu, fea
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import threading
@@ -18,7 +19,7 @@ import llvmlite.binding as llvm
 _ready: set[str] = set()
 _options = threading.Lock()
 
-_LEVELS = {"shaped": 1, "straight": 1, "simplified": 1, "mixed": 2, "plain": 3}
+_LEVELS = {"called": 0, "shaped": 1, "straight": 1, "simplified": 1, "mixed": 2, "plain": 3}
 _KEEP_ADDRESSES = ("-disable-lsr", "true", "false")
 _KEEP_ORDER = ("-enable-misched", "false", "true")
 _SETTINGS = {"shaped": (_KEEP_ADDRESSES, _KEEP_ORDER), "straight": (_KEEP_ADDRESSES,)}
@@ -79,15 +80,16 @@ def parse(text: str) -> Any:
     return module
 
 
-def target_machine(triple: str, cpu: str, features: str) -> Any:
-    """An llvmlite TargetMachine."""
+@functools.lru_cache(maxsize=16)
+def target_machine(triple: str, cpu: str, features: str, level: int = 3) -> Any:
+    """An llvmlite TargetMachine; one for many modules, since each works out the processor's tables once (1 ms)."""
     _initialize(triple)
     target = llvm.Target.from_triple(triple)
     if triple.startswith(("x86_64-", "i386-", "i686-")):
         features = f"{features},{_X86_TUNING}" if features else _X86_TUNING
     abi = "lp64d" if triple.startswith("riscv64") and "+d" in features.split(",") else ""
     return target.create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="default", abiname=abi
+        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="default", abiname=abi
     )  # fmt: skip
 
 
@@ -97,9 +99,12 @@ def optimize(module: Any, machine: Any, tuning: str) -> Any:
     `python -m benchmarks.llvm_settings` compares the ways: shaped kernels get no slower by the short one, which
     together with `_SETTINGS` takes half of LLVM's time away. Where terms of addresses stand outside of loops already
     (`Context.place`) two passes are enough: tiles become registers, and short loops straight code, whose tiles do too;
-    but not for all programs (`compile.tuning_for`): "simplified" is the whole short way.
+    but not for all programs (`compile.tuning_for`): "simplified" is the whole short way. What only calls kernels
+    ("called") has nothing to gain.
     """
     module.data_layout = str(machine.target_data)
+    if not _LEVELS[tuning]:
+        return module
     options = llvm.create_pipeline_tuning_options(speed_level=_LEVELS[tuning])
     # Loops with vectors of their own say by metadata that they stay as they are; scalar ones are LLVM's to vectorize.
     options.loop_vectorization = options.loop_interleaving = True
@@ -163,7 +168,7 @@ def emit(module: Any, request: dict[str, str]) -> bytes:
         settings = (_KEEP_ADDRESSES,)
     elif settings:
         features = f"{features},-use-postra-scheduler".lstrip(",")
-    machine = target_machine(triple, request["cpu"], features)
+    machine = target_machine(triple, request["cpu"], features, 3 if _LEVELS[tuning] else 0)
     module = optimize(module, machine, tuning)
     if request["form"] == "llvm":
         return str(module).encode()

@@ -130,9 +130,12 @@ def external_names(ir_text: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------- into a file
 
 
-def emit_object(ir_text: str, target: Machine) -> bytes:
-    """An object file (position-independent); for another machine it is made in a child process."""
-    return _emit(ir_text, target, "object")
+def emit_object(ir_text: str, target: Machine, tuning: str | None = None) -> bytes:
+    """An object file (position-independent); for another machine it is made in a child process.
+
+    `tuning` is what LLVM should add, where its text does not tell ("called": a driver, which only calls kernels).
+    """
+    return _emit(ir_text, target, "object", tuning)
 
 
 def emit_assembly(ir_text: str, target: Machine) -> str:
@@ -145,10 +148,10 @@ def optimized_text(ir_text: str, target: Machine) -> str:
     return _emit(ir_text, target, "llvm").decode()
 
 
-def _emit(ir_text: str, target: Machine, form: str) -> bytes:
+def _emit(ir_text: str, target: Machine, form: str, tuning: str | None = None) -> bytes:
     request = {
         "triple": target.triple, "cpu": target.cpu, "features": feature_text(target), "form": form,
-        "tuning": tuning_for(ir_text, target),
+        "tuning": tuning or tuning_for(ir_text, target),
     }  # fmt: skip
     if is_native(target):
         return child.emit(_parse(ir_text), request)

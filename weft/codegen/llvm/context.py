@@ -171,6 +171,8 @@ class Context:
         self.walks: dict[str, Walk] = {}
         """Loops that pointers may go along with, by the value of their variable."""
         self.common: dict[str, str] = {}
+        self.near: dict[tuple[Buffer, Expr], str] = {}
+        """The addresses of this block, without what is constant in their indices."""
         self.loaded: dict[str, dict[str, str]] = {}
         """The loads of this block that nothing was stored over, by what is known of their buffer."""
         self.entry: list[str] = []
@@ -244,7 +246,7 @@ class Context:
         """Places a label: what follows belongs to its block."""
         self.lines.append(f"{label}:")
         self.label = label
-        self.common, self.loaded = {}, {}
+        self.common, self.loaded, self.near = {}, {}, {}
 
     def branch(self, label: str) -> None:
         """Jumps."""
@@ -348,8 +350,11 @@ class Context:
         """
         base, kind = self.base(buffer), types.memory_type(buffer.dtype)
         if self.module.is_placed and (type(index) is Add or type(index) is Sub) and type(index.b) is Const:
-            near = self.place(buffer, base, kind, index.a)
-            near = near or self.once(f"getelementptr {kind}, ptr {base}, i64 {self.value(index.a)}")
+            near = self.near.get((buffer, index.a))  # copies of a loop share what their indices have in common
+            if near is None:
+                near = self.place(buffer, base, kind, index.a)
+                near = near or self.once(f"getelementptr {kind}, ptr {base}, i64 {self.value(index.a)}")
+                self.near[buffer, index.a] = near
             offset = index.b.value * buffer.dtype.bytes
             return self.once(f"getelementptr i8, ptr {near}, i64 {offset if type(index) is Add else -offset}")
         if self.module.is_placed and not isinstance(index, str):

@@ -8,6 +8,7 @@ and only `convert` knows how a machine turns them into float32 and back.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -57,8 +58,10 @@ def mangle(type_text: str) -> str:
 def float_literal(value: float, element: str) -> str:
     """A float or double literal, exact: LLVM reads sixteen hexadecimal digits as the bits of a double."""
     if element == "float":
-        with np.errstate(over="ignore"):
-            value = float(np.float32(value))
+        try:
+            (value,) = struct.unpack("<f", struct.pack("<f", value))
+        except OverflowError:
+            value = math.copysign(math.inf, value)
     return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 

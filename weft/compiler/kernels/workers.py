@@ -43,13 +43,15 @@ _ROW = struct.Struct("<qqqd")
 """What a child tells: which job it has made (-1: it ends), where the result is, and the seconds that it took."""
 _is_warm = False
 _likely_seconds = 0.1
-"""What a job takes, by the last ones."""
+"""What a job takes, by the last ones; before the first, a guess."""
+_is_known = False
 _END = _ROW.pack(-1, 0, 0, 0.0)
 
 
 def _note(seconds: float) -> None:
-    global _likely_seconds
-    _likely_seconds += (seconds - _likely_seconds) / 4
+    global _is_known, _likely_seconds
+    _likely_seconds += (seconds - _likely_seconds) / (4 if _is_known else 1)
+    _is_known = True
 
 
 class Job(Generic[T]):

@@ -77,12 +77,12 @@ class Names:
 
 def count_uses(graph: Graph) -> Counter[Value]:
     """How often every value is read, in subgraphs too; being an output is a use."""
-    uses: Counter[Value] = Counter()
+    used: list[Value | None] = []
     for inner in all_graphs(graph):
-        uses.update(inner.outputs)
+        used += inner.outputs
         for node in inner.nodes:
-            uses.update(value for value in node.inputs if value is not None)
-    return uses
+            used += node.inputs
+    return Counter(value for value in used if value is not None)
 
 
 Replacement = Union[None, Value, Sequence[Node]]

@@ -93,6 +93,8 @@ class _Unroller(Copier):
         self.names_in: dict[Expr, tuple[Any, ...]] = {}
         self.sums: dict[Expr, _Sum] = {}
         self.made: dict[tuple[Any, ...], Expr] = {}
+        self.decided: dict[Expr, Expr] = {}
+        """Conditions of Selects, simplified."""
         self.build = Linear({}).build
 
     # --------------------------------------------------------------------------------------------------- expressions
@@ -211,7 +213,10 @@ class _Unroller(Copier):
         """A value without the Selects around its terms that are decided now."""
         if isinstance(e, Select):
             scalar = e.condition.value if isinstance(e.condition, Broadcast) else e.condition
-            condition = simplify(self.expr(scalar))
+            copy = self.expr(scalar)
+            condition = self.decided.get(copy)
+            if condition is None:
+                condition = self.decided[copy] = simplify(copy)
             return e if not isinstance(condition, Const) else self._chosen(e.then if condition.value else e.otherwise)
         if isinstance(e, Binary) and e.dtype.is_float:
             a, b = self._chosen(e.a), self._chosen(e.b)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import model
 from weft.core.errors import ScheduleError, WeftError
 from weft.expr.bounds import Ranges, prove, upper_bound
 from weft.expr.digits import are_whole, digit_of
@@ -68,13 +69,71 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
 
     rewrite (i, j) -> (i // 4, j, i % 4):  B[i, j] = …  ->  B[i // 4, j, i % 4] = …
     """
-    from weft.loop.parser import parse_expr
-
     old = buffer_named(func, buffer, "transform_layout")
     if old not in func.allocations:
         raise ScheduleError(
             "transform_layout", buffer, "it is a parameter, whose layout belongs to the caller: cache it first"
         )
+    if buffer in func.annotations.get("storage_align", {}):
+        raise ScheduleError(
+            "transform_layout", buffer, "its strides are padded already: use storage_align after transform_layout"
+        )
+    variables, formulas, shape, has_gaps = _known_map(func, old, tuple(inputs), tuple(outputs))
+    new = old.replace(shape=shape, strides=None)
+    for block in blocks_in(func.body):
+        if all(r.buffer is not old for r in (*block.reads, *block.writes)):
+            continue
+        parts = [block.body] if block.init is None else [block.init, block.body]
+        if any(type(e) is Address and e.buffer is old for part in parts for e in walk_exprs(part, Address)):
+            raise ScheduleError("transform_layout", buffer, f"the block {block.name} takes its address")
+
+    def change(block: Block, _: Any) -> Block:
+        if all(r.buffer is not old for r in (*block.reads, *block.writes)):
+            return block
+        known = ranges_of(func, [])
+        for axis in block.axes:
+            known = known.with_loop(axis.var, axis.extent)
+
+        def at(f: Expr, indices: Sequence[Expr]) -> Expr:
+            if type(f) is Var:
+                return indices[variables.index(f)]
+            # Of (i * 197 + j) // 64 nothing is left of the row that i and j are, where it is taken apart.
+            plain = substitute(f, dict(zip(variables, indices)))
+            return min(plain, simplify(plain, known), key=lambda e: sum(1 for _ in walk(e)))
+
+        rewrite = _Relayout(old, new, lambda indices: [at(f, indices) for f in formulas])
+        return rebody(block, rewrite.stmt(block.body), None if block.init is None else rewrite.stmt(block.init))
+
+    body = map_bindings(func.body, change, [])
+    made = func.replace(body=body, allocations=[new if b is old else b for b in func.allocations])
+    gaps = func.annotations.get("layout_gaps", [])
+    if has_gaps and buffer not in gaps:
+        made = made.replace(annotations={**func.annotations, "layout_gaps": [*gaps, buffer]})
+    return Result(made)
+
+
+IndexMap = tuple[list[Var], list[Expr], list[Expr], bool]
+"""Variables for the old indices, the new ones by them, the sizes of the new dimensions, and whether gaps are left."""
+_MAPS: dict[tuple[Any, ...], IndexMap] = {}
+
+
+def _known_map(func: Func, old: Buffer, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> IndexMap:
+    """An index map, checked once for all buffers of the same sizes: a model packs many alike."""
+    sizes = tuple([int_value(size) for size in old.shape])
+    if None in sizes:
+        return _index_map(func, old, inputs, outputs)
+    found = _MAPS.get((inputs, outputs, sizes))
+    if found is None:
+        if len(_MAPS) >= model.KERNELS_REMEMBERED:
+            _MAPS.clear()
+        found = _MAPS[(inputs, outputs, sizes)] = _index_map(func, old, inputs, outputs)
+    return found
+
+
+def _index_map(func: Func, old: Buffer, inputs: Sequence[str], outputs: Sequence[str]) -> IndexMap:
+    from weft.loop.parser import parse_expr
+
+    buffer = old.name
     if len(set(inputs)) != len(inputs):
         raise ScheduleError("transform_layout", buffer, f"an index is named twice: {', '.join(inputs)}")
     if len(inputs) != len(old.shape):
@@ -92,43 +151,10 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
     for formula in formulas:
         if not prove(less_equal(index_expr(0), formula), ranges):
             raise ScheduleError("transform_layout", buffer, f"the index {format_expr(formula)} may be negative")
-    if buffer in func.annotations.get("storage_align", {}):
-        raise ScheduleError(
-            "transform_layout", buffer, "its strides are padded already: use storage_align after transform_layout"
-        )
     shape = [_size(f, variables, ranges, buffer) for f in formulas]
     _check_injective(old, list(variables.values()), formulas, buffer)
-    new = old.replace(shape=shape, strides=None)
-    for block in blocks_in(func.body):
-        if all(r.buffer is not old for r in (*block.reads, *block.writes)):
-            continue
-        parts = [block.body] if block.init is None else [block.init, block.body]
-        if any(type(e) is Address and e.buffer is old for part in parts for e in walk_exprs(part, Address)):
-            raise ScheduleError("transform_layout", buffer, f"the block {block.name} takes its address")
-
-    def change(block: Block, _: Any) -> Block:
-        if all(r.buffer is not old for r in (*block.reads, *block.writes)):
-            return block
-        known = ranges_of(func, [])
-        for axis in block.axes:
-            known = known.with_loop(axis.var, axis.extent)
-
-        def at(f: Expr, indices: Sequence[Expr]) -> Expr:
-            # Of (i * 197 + j) // 64 nothing is left of the row that i and j are, where it is taken apart.
-            plain = substitute(f, dict(zip(variables.values(), indices)))
-            return min(plain, simplify(plain, known), key=lambda e: sum(1 for _ in walk(e)))
-
-        rewrite = _Relayout(old, new, lambda indices: [at(f, indices) for f in formulas])
-        return rebody(block, rewrite.stmt(block.body), None if block.init is None else rewrite.stmt(block.init))
-
-    body = map_bindings(func.body, change, [])
-    made = func.replace(body=body, allocations=[new if b is old else b for b in func.allocations])
-    gaps = func.annotations.get("layout_gaps", [])
-    if buffer not in gaps and not structural_equal(
-        simplify(product(shape), ranges), simplify(product(old.shape), ranges)
-    ):
-        made = made.replace(annotations={**func.annotations, "layout_gaps": [*gaps, buffer]})
-    return Result(made)
+    has_gaps = not structural_equal(simplify(product(shape), ranges), simplify(product(old.shape), ranges))
+    return list(variables.values()), formulas, shape, has_gaps
 
 
 def check_no_gaps(func: Func, buffer: Buffer, what: str) -> None:

@@ -77,11 +77,12 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
 def lower(func: Func, target: Target) -> Func:
     """The program as the code generator takes it."""
     taken: list[tuple[float, str]] = []
+    is_verified = knobs.verify
     for run in PASSES:
         start = time.thread_time()
         func = run(func)
         taken.append((time.thread_time() - start, run.__name__))
-        if knobs.verify:
+        if is_verified:
             from weft.loop.verifier import verify
 
             verify(func)
