@@ -204,7 +204,8 @@ class Tuning:
     def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
         self.stage = "searching"
         least, most = settings.LAST_SHARE * self.budget, settings.MOST_LAST * self.budget
-        last = min(max(least, self.model_seconds + settings.PAIR_SECONDS), most)
+        inside = (1 + settings.INSIDE) * settings.INSIDE_TURNS / 3  # times PAIR_SECONDS, as `_inside` measures
+        last = min(max(least, self.model_seconds + (2 + inside) * settings.PAIR_SECONDS), most)
         total = sum(task.seconds for task in self.tasks) or 1.0
         worth = [task for task in self.tasks if task.seconds >= settings.WORTH * total] or self.tasks
 
@@ -225,11 +226,12 @@ class Tuning:
                 observe(self, record)
 
     def _promise(self, task: Task) -> float:
-        """What another batch of a task is expected to save: first each gets one, then those that got better more."""
+        """What a second of trials of a task is expected to save: first each gets a batch, then those that got better
+        more, and those whose trials are quick."""
         search = self.searches.get(task.key)
-        if search is None or not search.trials:
-            return task.seconds * 1e3
-        return task.seconds / search.gain * math.pow(0.5, search.idle)
+        if search is None or not search.trials or not search.spent:
+            return task.seconds * 1e6
+        return task.seconds / search.gain * math.pow(0.5, search.idle) / search.trial_seconds
 
     # -------------------------------------------------------------------------------------------------- accepting
 
