@@ -67,7 +67,8 @@ accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
 LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
 SHARE = 0.3  # the part of the time that may go into forms of the whole model
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
-INSIDE, INSIDE_TURNS = 3, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
+LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of its parts lasts where runs are short
+INSIDE, INSIDE_TURNS = 2, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
