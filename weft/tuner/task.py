@@ -96,8 +96,8 @@ def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[f
             constants = {value: graph.constants[value] for value, _ in program.inputs if value in graph.constants}
             found[key] = Task(key, launch.kernel.label, target, program, constants, names, around, 1, taken, (at,))
         else:
-            more = {"seconds": old.seconds + taken, "nodes": (*old.nodes, *names), "places": (*old.places, at)}
-            found[key] = replace(old, calls=old.calls + 1, **more)
+            nodes, places = (*old.nodes, *names), (*old.places, at)
+            found[key] = replace(old, calls=old.calls + 1, seconds=old.seconds + taken, nodes=nodes, places=places)
     return sorted(found.values(), key=lambda task: -task.seconds)
 
 
