@@ -119,10 +119,10 @@ class Proposer:
         starts, legal = self.space.starts, self.space.legal
         known = set((np.searchsorted(starts, [*self.space.known, *self.gains, *batch], "right") - 1).tolist())
         elsewhere = [one._best_by_sketch() for one in others if one is not self]
-        for at, key in enumerate(self.space.signature):
+        for place, key in enumerate(self.space.signature):
             gains = [found[key] for found in elsewhere if key in found]
             if len(gains) >= HOPELESS_TASKS and HOPELESS * max(gains) < 1:
-                known.add(at)
+                known.add(place)
         at = np.searchsorted(starts, legal, "right") - 1
         left = legal[~np.isin(at, [*known])]
         return int(left[np.argmax(self.score(left))]) if len(left) else None
