@@ -133,6 +133,13 @@ def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_recor
     assert bool(made.kept) == any(search.gain > 1.01 for search in made.searches.values())
 
 
+def test_what_an_earlier_run_measured_counts_without_another_trial(graph, own_records):
+    first = tuned(graph, Verdict(1.0, 2.0, 0.5))
+    assert first.trials and not first.kept
+    again = tuned(graph, Verdict(2.0, 1.0, 2.0), most=0)
+    assert not again.trials and set(again.kept) == set(first.searches)
+
+
 def test_of_the_best_schedules_the_fastest_inside_the_model_is_used(graph, own_records, monkeypatch):
     made = tuned(graph, Verdict(2.0, 1.0, 2.0))
     first, second = [task.key for task in made.tasks]

@@ -43,7 +43,7 @@ from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
 from weft.tuner.inside import chosen, sets_of
-from weft.tuner.records import Record, TuneError
+from weft.tuner.records import Record, TuneError, compiler_version, machine_key
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
@@ -214,6 +214,9 @@ class Tuning:
         def ends() -> bool:
             return self.left <= last or (self.most is not None and self.trials >= self.most)
 
+        for task in worth:  # what was measured before counts, also where there is no time for more
+            if self.database.records(task.key, machine_key(self.target, self.runner.unit), compiler_version()):
+                self.search_of(task)
         while not ends():
             done = {*self.skipped, *(key for key, search in self.searches.items() if search.is_done)}
             open_ = [task for task in worth if task.key not in done]
