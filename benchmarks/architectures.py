@@ -215,12 +215,19 @@ def _built_in(name: str) -> tuple[Any, tuple[Any, ...]]:
     return _Flat(to_torch(graph), None), tuple(map(torch.from_numpy, random_feeds(graph).values()))
 
 
-def _of_timm(name: str) -> tuple[Any, tuple[Any, ...]]:
+def import_timm() -> Any:
+    """The module, also without torchvision."""
     if importlib.util.find_spec("torchvision") is None:
         _stand_in_for_torchvision()
     import timm
+
+    return timm
+
+
+def _of_timm(name: str) -> tuple[Any, tuple[Any, ...]]:
     import torch
 
+    timm = import_timm()
     whole = timm.create_model(name, num_classes=10)
     default = whole.pretrained_cfg.get("input_size", (3, 224, 224))
     problem: Exception | None = None

@@ -210,6 +210,19 @@ def sketch_of(target: str | Target, constant: bool, **what: Any) -> Sketch | Non
     return matmul.match(unit)
 
 
+def test_a_panel_that_leaves_no_room_for_the_rows_that_meet_it_is_fetched_ahead() -> None:
+    target = replace(find_target(MACHINES[0]), cache_bytes=(48 << 10, 2 << 20, 64 << 20), cores=1)
+    defaults = []
+    for k in (192, 256, 320):
+        found = sketch_of(target, True, m=128, n=192, k=k)
+        assert found is not None
+        columns = found.columns()
+        best = int(np.argmin(np.where(found.legal(columns), found.cost(columns), np.inf)))
+        defaults.append(found.point(columns, best))
+    assert [point["vectors"] * point["depth"] * 64 for point in defaults] == [36 << 10, 48 << 10, 60 << 10]
+    assert [point["ahead"] for point in defaults] == [0, 16, 16]
+
+
 @pytest.mark.parametrize("target", MACHINES)
 @pytest.mark.parametrize("shape", [(2, 5, 7), (24, 100, 64), (197, 768, 64), (64, 4096, 256), (1000, 37, 513)])
 def test_register_tiles_fit_the_registers(target: str, shape: tuple[int, int, int]) -> None:

@@ -15,7 +15,9 @@ from weft.tuner.database import Database
 
 PROGRAM = """
 import sys
+from dataclasses import replace
 from tests.tuner.small import product_task
+from weft.targets.registry import find_target
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import Database
@@ -23,7 +25,8 @@ from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 
-task = product_task()
+# However many cores a process may use just now: that is a fact of the machine, and records are known by all of them.
+task = replace(product_task(), target=find_target("native,cores=1"))
 space = space_of(task)
 proposer = Proposer(space, cost_model("analytic"))
 search = Search(task, Bench(task, 1), proposer, LocalRunner(), Database(sys.argv[1]))
@@ -47,14 +50,17 @@ def numbers(pipe: int, text: bytes) -> tuple[list[int], bytes]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_fifty_kills(tmp_path):
+@pytest.mark.parametrize("seed", range(2))
+def test_twenty_five_kills(tmp_path, seed):
     path = tmp_path / "records.sqlite"
-    chance = random.Random(0)
+    chance = random.Random(seed)
     done = 0
-    for _ in range(50):
+    for _ in range(25):
         process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, bufsize=0)
         word, known = process.stdout.readline().split()
-        assert word == b"ready" and int(known) >= done, (known, done)  # what was finished is there again
+        with Database(path) as database:
+            there = {(one.task, one.machine, one.version) for one in database.records()}
+        assert word == b"ready" and int(known) >= done, (known, done, there)  # what was finished is there again
         pipe, text = process.stdout.fileno(), b""
         os.set_blocking(pipe, False)
         end = time.monotonic() + chance.uniform(0.0, 4.0)
@@ -68,4 +74,5 @@ def test_fifty_kills(tmp_path):
         process.stdout.close()
         with Database(path) as database:
             assert len(database.records()) >= done
+    print(f"25 kills, {done} measurements, none lost")
     assert done > 10

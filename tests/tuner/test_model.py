@@ -55,7 +55,7 @@ def vectors_first(point):
 def tuned(graph, verdict=None, seconds=20.0, **more):
     made = make_tuning(graph, seconds, threads=1, runner=Pretending(vectors_first), model="analytic", **more)
     made._profile = lambda records, module=None: [2.0, 1.0]
-    made._inside = lambda sets: [{task.key: 1.0 / (1 + at) for task in made.tasks} for at in range(len(sets))]
+    made._inside = lambda sets: [[1.0 / (1 + at)] * len(made.tasks) for at in range(len(sets))]
     made.choose = lambda observe: None
     if verdict is not None:
         made._compare = lambda before, after: vars(verdict)
@@ -125,12 +125,19 @@ def test_an_interrupt_keeps_what_was_measured_and_still_accepts(graph, own_recor
 
     made = make_tuning(graph, "1h", threads=1, runner=Interrupted(vectors_first), model="analytic")
     made._profile = lambda records, module=None: [2.0, 1.0]
-    made._inside = lambda sets: [{task.key: 1.0 / (1 + at) for task in made.tasks} for at in range(len(sets))]
+    made._inside = lambda sets: [[1.0 / (1 + at)] * len(made.tasks) for at in range(len(sets))]
     made.choose = lambda observe: None
     made._compare = lambda before, after: vars(Verdict(2.0, 1.0, 2.0))
     made.run()
     assert made.stopped and len(made.database.records()) == 3 and "the same command goes on" in summary(made)
     assert bool(made.kept) == any(search.gain > 1.01 for search in made.searches.values())
+
+
+def test_what_an_earlier_run_measured_counts_without_another_trial(graph, own_records):
+    first = tuned(graph, Verdict(1.0, 2.0, 0.5))
+    assert first.trials and not first.kept
+    again = tuned(graph, Verdict(2.0, 1.0, 2.0), most=0)
+    assert not again.trials and set(again.kept) == set(first.searches)
 
 
 def test_of_the_best_schedules_the_fastest_inside_the_model_is_used(graph, own_records, monkeypatch):
@@ -143,8 +150,9 @@ def test_of_the_best_schedules_the_fastest_inside_the_model_is_used(graph, own_r
 
     class Again(Tuning):
         def _inside(self, sets):
-            """The first task is slower with each schedule, the second fastest with its second best."""
-            return [{first: 2.0, second: 1.0}] + [{first: 2.1, second: 0.9 - 0.1 * (at == 1)} for at in range(3)]
+            """The first task is slower with each schedule, the second fastest with its second best: one of the two is
+            changed in each set, and by that no time of the other."""
+            return [[2.0, 1.0], [2.1, 1.0], [2.0, 0.9], [2.1, 1.0], [2.0, 0.8]]
 
         def measure(self, before, after):
             asked.append(after.traces)
@@ -273,7 +281,8 @@ def test_the_whole_model_is_really_measured(graph, own_records, monkeypatch):
     found = made.measure(Records(), Records(default))
     assert not found.problem and found.before > 0 and 0.2 < found.ratio < 5
     inside = made._asked(lambda: made._inside([Records(), Records(default)]))
-    assert all(set(one) == set(default) and min(one.values()) > 0 for one in inside), inside
+    assert all(len(one) == sum(task.calls for task in made.tasks) and min(one) > 0 for one in inside), inside
+    assert sorted(at for task in made.tasks for at in task.places) == list(range(len(inside[0])))
 
 
 def test_a_record_that_does_not_apply_any_more_is_passed_over(graph, own_records):

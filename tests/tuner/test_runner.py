@@ -16,7 +16,7 @@ from weft.core.errors import RuntimeFault, ScheduleError
 from weft.targets.registry import find_target
 from weft.tuner import bench as bench_module
 from weft.tuner.bench import Bench, difference
-from weft.tuner.records import Status
+from weft.tuner.records import Outcome, Status
 from weft.tuner.runner import ChildError, LocalRunner, in_child
 from weft.tuner.space import Region, space_of
 from weft.tuner.task import task_of_schedule
@@ -118,7 +118,8 @@ def test_a_refusal_and_a_broken_compiler_are_rows(bench, good, monkeypatch):
 
 
 def test_garbage_on_the_way_is_a_row(bench, good):
-    for text in ("nonsense", '{"status": "ok"}', "[1, 2"):
+    nothing = [Outcome(Status.OK, *times).to_json() for times in ((0.0, 1e-6), (1e-6, 0.0))]  # it took no time at all
+    for text in ("nonsense", '{"status": "ok"}', "[1, 2", *nothing):
 
         def trial(self, kernel, text=text):
             class Line:
@@ -132,6 +133,23 @@ def test_garbage_on_the_way_is_a_row(bench, good):
         assert outcome.status is Status.GARBAGE, text
     with pytest.raises(ChildError, match="garbage"):
         in_child(lambda say: say("what is this") or "", 5.0)
+
+
+def test_a_device_s_clock(bench):
+    """The least of the turns counts; what takes far longer has two; a clock that stands still is garbage."""
+
+    def kernel(*times):
+        left, made = list(times), bench_module.DeviceKernel.__new__(bench_module.DeviceKernel)
+        made.timer = lambda: lambda: [left.pop(0) if len(left) > 1 else left[0]]
+        return made, left
+
+    def found(default, other):
+        return bench._by_its_clock(kernel(*default)[0], kernel(*other)[0])
+
+    assert found((1.0, 3.0, 2.0), (9.0, 4.0, 8.0)).gain == 0.5
+    slow, left = kernel(*[50.0] * 9)
+    assert bench._by_its_clock(kernel(1.0)[0], slow).gain == 0.02 and len(left) == 7
+    assert found((1.0, 0.0), (1.0,)).status is Status.GARBAGE
 
 
 def test_a_wrong_result_is_a_row(bench, good):

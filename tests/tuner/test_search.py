@@ -161,6 +161,29 @@ def test_what_is_known_of_another_task_makes_the_first_batch_good(space):
     assert rank_correlation(mine.score(points), gains) > max(before, 0.5)
 
 
+def test_what_won_in_another_task_is_tried_first_and_what_was_hopeless_in_two_is_not(space):
+    others = [Proposer(space_of(product_task(*sizes)), Analytic()) for sizes in ((32, 40, 48), (48, 40, 36))]
+    assert all(one.space.signature == space.signature for one in others)
+    mine = Proposer(space, Analytic(), epsilon=0.0)
+    alone = mine.propose(4)
+    known = space.region_of(space.default)[0].sketch.name
+    tried = [space.point(number)[0] for number in alone]
+    assert tried[-1] != known  # a sketch of which nothing is known
+    same = (n for n in space.legal.tolist() if n not in [space.default, *alone] and space.point(n)[0] == known)
+    at = next(n for n in same if None not in [one.space.find(*space.point(n)) for one in others])
+    for one, gain in zip(others, (1.2, 1.1)):
+        one.gains[one.space.find(*space.point(at))] = gain
+    assert mine.propose(4, others=[mine, *others])[0] == at
+    for count, one in enumerate(others):  # each sketch but the default's, in one task, then in both
+        assert mine._untried([], others) is not None, count
+        for start, region in zip(one.space.starts, one.space.regions):
+            if region.sketch.name != known:
+                one.gains[int(start) + int(np.argmin(region.estimates))] = 0.1
+    assert mine._untried([]) is not None and mine._untried([], others) is None
+    mine.gains[at] = 1.3
+    assert mine.propose(4, others=[mine, *others])[0] != at  # it is known here
+
+
 @learned
 def test_trees_made_ahead_come_first_and_go_where_they_are_wrong(space):
     """What another search learnt orders points before any is measured; one batch is enough to drop nonsense."""

@@ -60,7 +60,8 @@ class Context:
     """What passes for a target ask: what it may do, in which precision, and what open sizes typically are."""
 
     def __init__(self, target: Target, precision: str | None, typical: Mapping[str, int]) -> None:
-        if precision is not None and asked("* precision", precision, "fp32") == "fp32":
+        # On a device a narrower type is never the slower one: there is nothing to try.
+        if precision is not None and not target.on_device and asked("* precision", precision, "fp32") == "fp32":
             precision = None
         self.target, self.may, self.precision, self.typical = target, target.spec.algorithms, precision, typical
         self.narrow = None if precision is None else NARROW[precision]

@@ -1,8 +1,8 @@
 """A whole model tuned: its time shared among its tasks, and what was found accepted when the model itself is faster.
 
 Each batch goes to the task from which most is expected: much time in the model, few batches since it last got better.
-At the end the best few schedules of each task run inside the model, where caches hold other things than alone, and the
-fastest there is taken if it is faster than what is in use; all of these together are put into use if the whole model
+At the end the best few schedules of each task run inside the model, where caches hold other things than alone, and what
+saves most there is taken (`inside.py`); all of these together are put into use if the whole model
 measured faster, in turns, in a child. So tuning never makes a model slower.
 """
 
@@ -15,7 +15,7 @@ import pickle
 import re
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -42,11 +42,12 @@ from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
-from weft.tuner.records import Record, TuneError
+from weft.tuner.inside import chosen, sets_of
+from weft.tuner.records import Record, TuneError, compiler_version, machine_key
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
-from weft.tuner.task import Task, keyed, tasks_of
+from weft.tuner.task import Task, tasks_of
 
 
 def seconds_of(budget: str | float) -> float:
@@ -204,13 +205,18 @@ class Tuning:
     def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
         self.stage = "searching"
         least, most = settings.LAST_SHARE * self.budget, settings.MOST_LAST * self.budget
-        last = min(max(least, self.model_seconds + settings.PAIR_SECONDS), most)
         total = sum(task.seconds for task in self.tasks) or 1.0
+        inside = (1 + 2 * settings.INSIDE) * settings.INSIDE_TURNS / 3  # times PAIR_SECONDS, as `_inside` measures
+        needs = self.model_seconds + (2 + inside) * settings.PAIR_SECONDS + settings.LAST_RUNS * total
+        last = min(max(least, needs), most)
         worth = [task for task in self.tasks if task.seconds >= settings.WORTH * total] or self.tasks
 
         def ends() -> bool:
             return self.left <= last or (self.most is not None and self.trials >= self.most)
 
+        for task in worth:  # what was measured before counts, also where there is no time for more
+            if self.database.records(task.key, machine_key(self.target, self.runner.unit), compiler_version()):
+                self.search_of(task)
         while not ends():
             done = {*self.skipped, *(key for key, search in self.searches.items() if search.is_done)}
             open_ = [task for task in worth if task.key not in done]
@@ -225,11 +231,12 @@ class Tuning:
                 observe(self, record)
 
     def _promise(self, task: Task) -> float:
-        """What another batch of a task is expected to save: first each gets one, then those that got better more."""
+        """What a second of trials of a task is expected to save: first each gets a batch, then those that got better
+        more, and those whose trials are quick."""
         search = self.searches.get(task.key)
-        if search is None or not search.trials:
-            return task.seconds * 1e3
-        return task.seconds / search.gain * math.pow(0.5, search.idle)
+        if search is None or not search.trials or not search.spent:
+            return task.seconds * 1e6
+        return task.seconds / search.gain * math.pow(0.5, search.idle) / search.trial_seconds
 
     # -------------------------------------------------------------------------------------------------- accepting
 
@@ -254,14 +261,14 @@ class Tuning:
                 return
 
     def _faster(self, in_use: Records) -> dict[str, tuple[Trace, float]]:
-        """Of the best schedules of each task the one that is fastest inside the model, where it is faster than what is
-        in use there; with a verdict on all of them."""
+        """Of the best schedules of each task the one that saves most inside the model, where it saves something there;
+        with a verdict on all of them."""
         known = {key: trace.to_json() for key, trace in in_use.traces.items()}
         best = {key: [one for one in self.searches[key].best_traces if one[0].to_json() != known.get(key)]
                 for key in self.found()}  # fmt: skip
-        best = {key: some for key, some in best.items() if some}
-        sets = [{key: some[min(at, len(some) - 1)] for key, some in best.items()} for at in range(settings.INSIDE)]
-        if not best:
+        order = [key for _, key in sorted((at, task.key) for task in self.tasks for at in task.places)]
+        sets = sets_of({key: some for key, some in best.items() if some}, order)
+        if not sets:
             return {}
         try:
             now, *others = self._asked(lambda: self._inside([in_use, *(_with_traces(in_use, one) for one in sets)]))
@@ -269,8 +276,7 @@ class Tuning:
             self.verdict = Verdict(problem=str(error))
             return {}
         for least in (1.0, settings.LEAST_GAIN):
-            fastest = {key: min(zip((one[key] for one in others), sets), key=lambda pair: pair[0]) for key in best}
-            found = {key: one[key] for key, (seconds, one) in fastest.items() if now[key] > least * seconds}
+            found = chosen(order, now, sets, others, least)
             if found:
                 self.verdict = self.measure(in_use, _with_traces(in_use, found))
             if not found or self.verdict is None or self.verdict.is_faster:
@@ -321,18 +327,11 @@ class Tuning:
             "before": before_, "after": after_, "ratio": ratio, "least": least, "problem": problem,
         }  # fmt: skip
 
-    def _inside(self, sets: Sequence[Records]) -> list[dict[str, float]]:
-        """The seconds of each task with each set, the best of some turns; in a child."""
+    def _inside(self, sets: Sequence[Records]) -> list[list[float]]:
+        """The seconds of each launch with each set, the best of some turns; in a child."""
         modules = [self._compiled(records) for records in sets]
-        found: list[dict[str, float]] = [{} for _ in modules]
-        for _ in range(settings.INSIDE_TURNS):
-            for module, best in zip(modules, found):
-                (made,) = module.specializations
-                taken: dict[str, float] = defaultdict(float)
-                for launch, seconds in zip(made.launches, self._profile(sets[0], module)):
-                    taken[keyed(launch, made.graph, made.lowered)[1]] += seconds
-                best.update({key: min(seconds, best.get(key, math.inf)) for key, seconds in taken.items()})
-        return found
+        turns = [[self._profile(sets[0], module) for module in modules] for _ in range(settings.INSIDE_TURNS)]
+        return [[min(launch) for launch in zip(*of_module)] for of_module in zip(*turns)]
 
 
 def _with_traces(records: Records, found: Mapping[str, tuple[Trace, float]]) -> Records:

@@ -80,6 +80,8 @@ class Outcome:
         numbers = (made.seconds, made.baseline, made.busy)
         if not all(isinstance(number, (int, float)) and number >= 0 for number in numbers):
             raise ValueError(f"no times: {numbers}")
+        if made.status is Status.OK and not min(made.seconds, made.baseline) > 0:
+            raise ValueError(f"no time at all: {numbers}")
         if made.trace:
             Trace.from_json(made.trace)
         return made

@@ -29,6 +29,8 @@ from weft.tuner.settings import (
     EARLY,
     EARLY_BATCH,
     EPSILON,
+    HOPELESS,
+    HOPELESS_TASKS,
     INSIDE,
     LEAST_GAIN,
     MOST_OTHERS,
@@ -71,21 +73,56 @@ class Proposer:
         """What the cost model says of points."""
         return self.space.scores(self.model, numbers)
 
-    def propose(self, count: int, trials: int = 0) -> list[int]:
-        """The points to measure next; whoever has made none of the trials says how many there were."""
+    def propose(self, count: int, trials: int = 0, others: Sequence[Proposer] = ()) -> list[int]:
+        """The points to measure next; whoever has made none of the trials says how many there were.
+
+        First those that are the best of other spaces with the same knobs, as far as these are faster there.
+        """
         self._random = np.random.default_rng([self.seed, trials]) if trials else self._random
         measured = np.fromiter(self.gains, np.int64, len(self.gains))
         known = np.fromiter(self.gains.values(), np.float64, len(self.gains))
         ranked = EXPLORERS[self.explorer](Asked(self.space, self.score, measured, known, 4 * count, self._random))
         seen = self.space.known | self.gains.keys()
         batch = choose_batch(self.space, ranked, self.score, seen, count, self._random, self.epsilon)
-        new = self._untried(batch) if self.explorer == "exhaustive" and count > 1 else None
+        if self.explorer != "exhaustive" or count < 2:
+            return batch
+        won = [number for number in self._won_elsewhere(others) if number not in seen][: count // 2]
+        batch = [*won, *(number for number in batch if number not in won)][:count]
+        new = self._untried(batch, others)
         return batch if new is None else [*batch[: count - 1], new]
 
-    def _untried(self, batch: Sequence[int]) -> int | None:
-        """The point that the model likes best of a sketch of which nothing is known: between sketches it errs most."""
+    def near(self, others: Sequence[Proposer]) -> list[Proposer]:
+        """Those of other spaces with the same knobs of which something is known."""
+        return [one for one in others if one is not self and one.space.signature == self.space.signature and one.gains]
+
+    def _won_elsewhere(self, others: Sequence[Proposer]) -> list[int]:
+        """The points that are the best known of other spaces with the same knobs, those that gained most first."""
+        best = [(*max((gain, number) for number, gain in one.gains.items()), one) for one in self.near(others)]
+        ranked = sorted((one for one in best if one[0] >= LEAST_GAIN), key=lambda one: -one[0])
+        found = (self.space.find(*other.space.point(number)) for _, number, other in ranked)
+        return list(dict.fromkeys(number for number in found if number is not None))
+
+    def _best_by_sketch(self) -> dict[tuple[str, ...], float]:
+        """The best gain that is known in each sketch of which something is."""
+        found: dict[tuple[str, ...], float] = {}
+        for number, gain in self.gains.items():
+            region, _ = self.space.region_of(number)
+            key = (region.sketch.name, *region.choices)
+            found[key] = max(gain, found.get(key, 0.0))
+        return found
+
+    def _untried(self, batch: Sequence[int], others: Sequence[Proposer] = ()) -> int | None:
+        """The point that the model likes best of a sketch of which nothing is known: between sketches it errs most.
+
+        One that was hopeless in other tasks is left alone.
+        """
         starts, legal = self.space.starts, self.space.legal
         known = set((np.searchsorted(starts, [*self.space.known, *self.gains, *batch], "right") - 1).tolist())
+        elsewhere = [one._best_by_sketch() for one in others if one is not self]
+        for place, key in enumerate(self.space.signature):
+            gains = [found[key] for found in elsewhere if key in found]
+            if len(gains) >= HOPELESS_TASKS and HOPELESS * max(gains) < 1:
+                known.add(place)
         at = np.searchsorted(starts, legal, "right") - 1
         left = legal[~np.isin(at, [*known])]
         return int(left[np.argmax(self.score(left))]) if len(left) else None
@@ -99,8 +136,7 @@ class Proposer:
 
     def learn(self, others: Sequence[Proposer] = ()) -> None:
         """Trains the model on all that is known, here and of other spaces with the same knobs."""
-        near = [one for one in others if one is not self and one.space.signature == self.space.signature and one.gains]
-        self.model.fit([self.group(), *(one.group() for one in near[-MOST_OTHERS:])])
+        self.model.fit([self.group(), *(one.group() for one in self.near(others)[-MOST_OTHERS:])])
 
 
 @dataclass
@@ -117,6 +153,7 @@ class Search:
     curve: list[tuple[int, float]] = field(default_factory=list)  # after so many trials, the best gain
     quality: list[Quality] = field(default_factory=list)
     idle: float = 0.0  # batches of the usual size since something better was found
+    spent: float = 0.0  # seconds that the trials of this process took
     resumed: int = 0
 
     def __post_init__(self) -> None:
@@ -148,6 +185,11 @@ class Search:
         return max(1.0, self.best.outcome.gain) if self.best is not None else 1.0
 
     @property
+    def trial_seconds(self) -> float:
+        """What a trial takes."""
+        return self.spent / max(1, self.trials - self.resumed)
+
+    @property
     def is_done(self) -> bool:
         """Whether every point is known."""
         return len(self.space.known | self.gains.keys()) >= self.space.size
@@ -175,6 +217,7 @@ class Search:
         self, count: int, stop: Callable[[], bool] = lambda: False, others: Sequence[Proposer] = ()
     ) -> Iterator[Record]:
         """Measures a batch; each record when it is written. `stop` is asked before each point."""
+        begun = time.monotonic()
         said = self._proposed(count, others)
         numbers, before, found = list(said), self.gain, 0
         records = self.measure(numbers)
@@ -184,6 +227,7 @@ class Search:
             yield next(records)
             self._said[number] = float(said[number])
             found += 1
+        self.spent += time.monotonic() - begun
         self.idle = 0.0 if self.gain > 1.005 * before else self.idle + found / BATCH
         if len(self._said) >= BATCH or (self._said and found < count):
             scores, gains = np.array([*self._said.values()]), np.array([self.gains[number] for number in self._said])
@@ -198,7 +242,7 @@ class Search:
 
         def chosen() -> str:
             self.proposer.learn(others)
-            numbers = self.proposer.propose(count, self.trials)
+            numbers = self.proposer.propose(count, self.trials, others)
             return json.dumps([numbers, self.proposer.score(np.array(numbers, np.int64)).tolist()])
 
         text = in_child(lambda say: chosen(), BUILD_SECONDS) if self.task.target.on_device else chosen()

@@ -23,6 +23,8 @@ COLD, MOST_COPIES, MOST_COLD = 2, 128, 256 << 20
 the model's constants do, the last. With warm ones DQN was expected to gain 1.15, and gained 1.01; with the second
 filled BERT's products gained 1.05 to 1.10 alone, 0.98 in the model (x86, 340 MB of weights)."""
 HOPELESS = 1.6  # a point that takes so many times as long as the default after two turns is not measured further
+FAR = 4.0  # the same on a device, after one turn: a derived tile of an H200's convolution took 0.65 s each time
+HOPELESS_TASKS = 2  # a sketch whose best is that slow in so many other tasks is not tried early
 TOLERANCE = {"float32": 2e-4, "float64": 1e-9, "float16": 2e-2, "bfloat16": 6e-2}
 """How far results may lie apart, for the magnitude of the default's: another order of the same sums."""
 NARROW = {"fp16": 2e-2, "tf32": 2e-2, "bf16": 6e-2}
@@ -65,7 +67,8 @@ accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
 LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
 SHARE = 0.3  # the part of the time that may go into forms of the whole model
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
-INSIDE, INSIDE_TURNS = 3, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
+LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of its parts lasts where runs are short
+INSIDE, INSIDE_TURNS = 2, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and

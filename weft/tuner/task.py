@@ -40,6 +40,7 @@ class Task:
     around: int = 0  # bytes of all constants of the model, which a run of it reads between two calls
     calls: int = 1
     seconds: float = 0.0  # what its calls take in one run of the model; 0 where nobody has measured
+    places: tuple[int, ...] = ()  # which of the launches of the model its calls are
 
     def fresh(self) -> GroupProgram:
         """The program, to be scheduled."""
@@ -93,9 +94,10 @@ def tasks_of(graph: Graph, lowered: Lowered, target: Target, seconds: Sequence[f
         old = found.get(key)
         if old is None:
             constants = {value: graph.constants[value] for value, _ in program.inputs if value in graph.constants}
-            found[key] = Task(key, launch.kernel.label, target, program, constants, names, around, 1, taken)
+            found[key] = Task(key, launch.kernel.label, target, program, constants, names, around, 1, taken, (at,))
         else:
-            found[key] = replace(old, calls=old.calls + 1, seconds=old.seconds + taken, nodes=(*old.nodes, *names))
+            nodes, places = (*old.nodes, *names), (*old.places, at)
+            found[key] = replace(old, calls=old.calls + 1, seconds=old.seconds + taken, nodes=nodes, places=places)
     return sorted(found.values(), key=lambda task: -task.seconds)
 
 

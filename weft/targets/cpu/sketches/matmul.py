@@ -286,8 +286,9 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     most = min(4, model.MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     # Weights that a call meets once are found in the cache again only if the whole model fits into it. A panel of
-    # weights that rows share comes from the second-level cache for each tile of them, unless the first holds it.
-    spills = constant and size * width * depth > l1
+    # weights that rows share comes from the second-level cache for each tile of them, unless the first holds it and
+    # the rows that meet it.
+    spills = constant and size * (width + rows) * depth > l1
     near = (model.PANEL_AHEAD if spills else 0) if packed else 8
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else near
     return Plan(kernel, rows, vectors, columns // width, height // rows, depth, unroll, parts, ahead, packed)
