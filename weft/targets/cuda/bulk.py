@@ -107,6 +107,8 @@ class Box:
 
     ranges: Ranges = field(default_factory=Ranges)
     """Of the variables of the corner."""
+    apart: tuple[int, ...] = ()
+    """Dimensions whose elements do not meet in what is made of the tile: beyond the tensor they need not be zero."""
 
     def divided(self, many: int) -> int | None:
         """The dimension of which so many blocks can each copy a part of whole swizzled lines; None if there is none."""
@@ -155,7 +157,7 @@ class Box:
         not there take the copy engine longer than others. Of a block that copies a part, the pieces of that."""
         at = self.divided(many)
         each = list(self.box)
-        is_matrix = len(self.box) == 2
+        is_matrix = len(self.box) == 2 and 0 in self.apart
         if at is not None and many > 1:
             each[at] //= many
         elif at is not None and is_matrix and self.box[at] % PIECE == 0 and not self._is_inside(at, self.box[at]):
@@ -171,7 +173,8 @@ class Box:
                 tests = [
                     less(place, index_expr(size))
                     for d, (place, size) in enumerate(zip(corner, self.shape))
-                    if is_matrix
+                    if len(self.box) == 2
+                    and d in self.apart
                     and not self._is_inside(d, self.box[d] * (self.lines if d == 1 else 1))
                     and not (many > 1 and d == at)  # a block waits for something of each of the others
                 ]

@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from weft.core.dtypes import INT64
@@ -138,7 +139,7 @@ class _Kernel:
         self, kernel: For, loop: For, plan: Plan, boxes: Sequence[bulk.Box], names: Names, first: Sequence[Stmt] = ()
     ) -> None:
         self.loop, self.plan, self.names, self.first = loop, plan, names, first
-        self.boxes, self.whole = boxes[: len(plan.fill)], boxes[len(plan.fill) :]
+        self.boxes, self.whole = [*boxes[: len(plan.fill)]], boxes[len(plan.fill) :]
         self.blocks: list[For] = []
         self.memory: list[Buffer] = []
         self.threads: list[For] = []
@@ -157,6 +158,10 @@ class _Kernel:
             self.body = self.body.body
         marks = [s.annotations[PERSISTENT] for s in self.blocks if s.annotations.get(PERSISTENT)]
         self.wanted = [int(number) for number in marks[0]] if marks else []
+        if self.wanted:  # tiles of a product: what is summed is what the steps go along
+            for at, box in enumerate(self.boxes):
+                apart = tuple(d for d, place in enumerate(box.corner) if not uses_any(place, {loop.var}))
+                self.boxes[at] = replace(box, apart=apart)
         self.round: Var | None = None
         self.down, self.across = self.wanted[3:5] if len(self.wanted) > 3 else (1, 1)
         along = "blockIdx.y" if self.down > 1 else "blockIdx.x"
