@@ -168,6 +168,16 @@ def test_constants_come_before_the_kernel_waits(n, k, dtype):
     assert "__launch_bounds__" in body and launch.kernel.program.kernels[0].shared_bytes < 227 * 1024 // 2
 
 
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_a_row_that_leaves_no_room_for_the_ring_is_read_as_before():
+    build = Builder("product")
+    made = build.node("MatMul", build.input("x", (1, 40960)), build.constant(np.ones((40960, 64), np.float32)))
+    module = weft.compile(build.finish(made), target="cuda:sm_90a")
+    programs = [one.kernel.program for one in module.specializations[0].launches]
+    assert all(kernel.shared_bytes <= 227 * 1024 for program in programs for kernel in program.kernels)
+    assert not any("weft_copy_async_16(" in program.source for program in programs)
+
+
 def test_one_barrier_less_is_found_in_a_product_of_one_row():
     schedule = weighed_schedule("norm", 256, 256)
     lowered = SMALL.lower(schedule.func)

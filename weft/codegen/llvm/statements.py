@@ -382,8 +382,10 @@ def _forget(c: Context, buffer: Buffer) -> None:
     would carry in registers what a round before may have left there, wherever this one writes by a test only."""
     element, size = types.memory_type(buffer.dtype), buffer.dtype.bytes
     lanes = c.module.machine.vector_bytes // size
-    count = (_constant_size(buffer) or 0) // size if lanes > 1 else 0  # a machine may have no vectors
-    for first in range(0, count - lanes + 1, max(lanes, 1)):
+    if lanes < 2:
+        return
+    count = (_constant_size(buffer) or 0) // size
+    for first in range(0, count - lanes + 1, lanes):
         pointer = c.element(buffer, index_expr(first))
         c.store(f"store <{lanes} x {element}> undef, ptr {pointer}, align {size}", c.module.access(buffer))
 

@@ -622,8 +622,10 @@ def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
 def _has_ring(facts: Facts, target: Target) -> bool:
     """Whether constants come through shared memory while the kernel before still runs: words of few bits do not."""
     machine, main = nest.threads_of(target), main_load(facts)
-    is_float = main is not None and main.buffer.dtype.is_float
-    return is_float and machine.has_async_copy and machine.overlaps_launches
+    if main is None or not main.buffer.dtype.is_float or not (machine.has_async_copy and machine.overlaps_launches):
+        return False
+    sums = model.SHARE_THREADS * (machine.vector_bytes // main.buffer.dtype.bytes)
+    return 4 * (facts.depth + 2 * sums) + model.RING_BYTES <= machine.shared_bytes  # the row, sums, and the ring
 
 
 def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
