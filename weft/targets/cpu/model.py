@@ -98,7 +98,7 @@ PANEL_AHEAD = 16
 0 and 16 in turns (the tuner's trials, medians of five): of eight products that were not looked at before, 3 % faster in
 the mean (0.99 to 1.054); of panels that fit, 0.98 to 1.0; of panels that a call packs itself, 0.94 to 0.97. Rows that
 meet a panel need room too (found by a table of 128 × 256 × 192 on Emerald Rapids, 1.04 to 1.06): of four products that
-were not looked at, whose panel fits without its rows, 1.145, 1.136, 1.087, 0.975 (three processes each, others busy)."""
+were not looked at, whose panel fits without its rows, 1.145, 1.136, 1.087, 0.975 (three processes each; busy)."""
 
 WRITTEN_STEPS = 4
 """Steps of a convolution's reduction that are written out, and channels of a block that are, all of them. On a Neoverse
