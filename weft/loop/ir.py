@@ -17,8 +17,8 @@ A Func has two forms. *Scheduled*: For, Seq and Block, intermediate buffers list
 blocks, `Allocate` where the memory lives. The verifier checks both; the interpreter runs both.
 
 Kinds of loop: "serial", "parallel", "vectorized", "unrolled", "thread". A thread loop carries a tag: "blockIdx.x",
-"threadIdx.x", … or "vthread"; or "clusterRank.x": blocks that run together, in a loop over blocks, and see one
-another's shared memory. The outermost loop of a tag launches that dimension; a loop of the same tag inside it
+"threadIdx.x", … or "vthread"; or, made by a pass, "clusterRank.x": blocks that run together, in a loop over blocks, and
+see one another's shared memory. The outermost loop of a tag launches that dimension; a loop of the same tag inside it
 does not launch again: its variable is the same thread's index, and its body runs where the index is below its extent.
 """
 
@@ -34,10 +34,9 @@ from weft.expr.visit import free_vars
 
 LOOP_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
 AXIS_KINDS = ("spatial", "reduce", "ordered")
-THREAD_TAGS = tuple(f"{group}.{dim}" for group in ("blockIdx", "threadIdx") for dim in "xyz") + (
-    "clusterRank.x",
-    "vthread",
-)
+THREAD_TAGS = tuple(f"{group}.{dim}" for group in ("blockIdx", "threadIdx") for dim in "xyz") + ("vthread",)
+CLUSTER_RANK = "clusterRank.x"
+"""The tag of a loop that a pass makes, and no schedule."""
 
 
 class Stmt:

@@ -17,6 +17,7 @@ from weft.expr.nodes import TRUE, Buffer, Expr, Load, Var
 from weft.expr.text import Named, is_reserved
 from weft.loop.ir import (
     AXIS_KINDS,
+    CLUSTER_RANK,
     LOOP_KINDS,
     THREAD_TAGS,
     Allocate,
@@ -273,7 +274,7 @@ class _FuncParser:
         if reader.is_word():
             loop_kind = reader.one_of(LOOP_KINDS, "a kind of loop")
             if loop_kind == "thread" or reader.is_word():
-                tag = reader.one_of(THREAD_TAGS, "a thread tag")
+                tag = reader.one_of((*THREAD_TAGS, CLUSTER_RANK), "a thread tag")
         annotations = reader.annotations()
         inner = self.open(reader)
         variable = Var(name, kind)

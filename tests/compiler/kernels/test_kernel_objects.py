@@ -28,10 +28,10 @@ def made(monkeypatch, tmp_path):
     monkeypatch.setattr(model, "KERNEL_KEPT_SECONDS", 0.0)
     monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
 
-    def emit(text, target):
+    def emit(text, target, *more):
         if "stretch" not in text:
             texts.append(text)
-        return plain(text, target)
+        return plain(text, target, *more)
 
     monkeypatch.setattr(kernels.llvm_compile, "emit_object", emit)
     with knobs.override(cache_dir=tmp_path, cache=True, fuse=False, num_threads=1):

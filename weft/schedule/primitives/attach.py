@@ -28,7 +28,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import free_vars, substitute, uses_any, walk
+from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.ir import Block, For, Func, Region, Seq, Stmt, seq
 from weft.loop.regions import accessed_region, conjuncts, greater, lesser, same_region, walked_box, written_box
 from weft.loop.tree import (
@@ -130,9 +130,9 @@ def insert_producer(
 
 
 def _earlier(reader: Block, writer: Block, buffer: Buffer, outer: Sequence[For]) -> bool:
-    """Whether a block reads of a buffer only what another iteration of a loop around both writes: an earlier step.
+    """Whether a block reads of a buffer only what earlier iterations of a loop around both write: an earlier step.
 
-    Somewhere the indices are those of the loop alone, and differ by a number.
+    Somewhere what is written lies at the loop's variable, or a number beside it, and what is read before that.
     """
 
     def places(block: Block, regions: Sequence[Region]) -> list[list[tuple[Expr, bool]]]:
@@ -140,14 +140,15 @@ def _earlier(reader: Block, writer: Block, buffer: Buffer, outer: Sequence[For])
         boxes = [zip(r.mins, r.extents) for r in regions if r.buffer is buffer]
         return [[(substitute(first, at), int_value(size) == 1) for first, size in box] for box in boxes]
 
-    around = {loop.var for loop in outer}
+    steps = [loop.var for loop in outer if loop.kind == "serial"]
 
-    def apart(mine: tuple[Expr, bool], other: tuple[Expr, bool]) -> bool:
+    def before(mine: tuple[Expr, bool], other: tuple[Expr, bool]) -> bool:
         (a, single), (b, alone) = mine, other
-        return single and alone and {*free_vars(a), *free_vars(b)} <= around and bool(int_value(simplify(sub(a, b))))
+        follows = any(int_value(simplify(sub(b, step))) is not None for step in steps)
+        return single and alone and follows and (int_value(simplify(sub(a, b))) or 0) < 0
 
     written = places(writer, writer.writes)
-    return all(any(map(apart, mine, other)) for mine in places(reader, reader.reads) for other in written)
+    return all(any(map(before, mine, other)) for mine in places(reader, reader.reads) for other in written)
 
 
 def _finish(func: Func, loop: str | None, what: str, stmts: list[Stmt], block: Block, loops: list[str]) -> Result:

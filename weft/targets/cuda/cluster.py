@@ -19,13 +19,13 @@ import math
 from weft.core.dtypes import INDEX, INT32
 from weft.expr.nodes import Address, Buffer, Call, Cast, Expr, Load, Var, floordiv, floormod, index_expr, int_value, mul
 from weft.expr.visit import map_all, substitute
-from weft.loop.ir import Allocate, Evaluate, For, Func, Let, Stmt, Store
+from weft.loop.ir import CLUSTER_RANK, Allocate, Evaluate, For, Func, Let, Stmt, Store
 from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.passes.support import Linear, Names, is_barrier, linear
 from weft.loop.visit import Mutator, walk_stmts
 from weft.targets.cuda import bulk
 
-RANK, CLUSTER = "clusterRank.x", "cluster"
+RANK, CLUSTER = CLUSTER_RANK, "cluster"
 
 
 def own_parts(func: Func) -> Func:
