@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import weft
 from tests.schedule.programs import becomes, chain, copy, cumulate, grid, refused, rows
@@ -60,6 +61,33 @@ def test_compute_at_refuses():
     s = chain()
     s.apply("cache_read", buffer="B", scope="local")
     refused(s, "compute_at", "is not inside j", block="B", loop="j")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "is_before"), [("t", "", True), ("t + 2", "", False), ("t", " parallel", False)]
+)
+def test_compute_at_of_a_step_reads_what_an_earlier_one_wrote(place, kind, is_before):
+    text = f"""
+func main(C: float32[4]):
+    allocate S: float32[9, 4]
+    allocate P: float32[6, 4]
+    for t in range(6){kind}:
+        for i in range(4):
+            block P(t: 6 = t, i: 4 = i):
+                reads S[{place}, i]
+                writes P[t, i]
+                P[t, i] = S[{place}, i] * 2.0
+        for j in range(4):
+            block S(t: 6 = t, j: 4 = j):
+                reads P[t, j]
+                writes S[t + 1, j]
+                S[t + 1, j] = P[t, j] + 1.0
+"""
+    s = Schedule(parse_func(text))
+    if is_before:
+        s.apply("compute_at", block="P", loop="j")
+    else:
+        refused(s, "compute_at", "it reads what S computes, which comes after", block="P", loop="j")
 
 
 def test_reverse_compute_at():
