@@ -64,7 +64,7 @@ def _settled(regions: Iterable[Region], written: set[Buffer]) -> list[Region]:
 
     def moves(low: Expr) -> bool:
         loads = walk(low, Load) if low.holds & Load.bit else ()
-        return any(node.buffer in written for node in loads)  # type: ignore[attr-defined]
+        return any(isinstance(node, Load) and node.buffer in written for node in loads)
 
     def settled(region: Region) -> Region:
         move = [moves(low) for low in region.mins]

@@ -261,4 +261,4 @@ def touches_memory(e: Expr) -> bool:
     """Whether evaluating this reads memory or has an effect, so that it must not run where it was not asked to."""
     if not e.holds & _EFFECTS:
         return False
-    return bool(e.holds & Load.bit) or any(not is_pure(node.name) for node in walk(e, Call))  # type: ignore[attr-defined]
+    return bool(e.holds & Load.bit) or any(isinstance(node, Call) and not is_pure(node.name) for node in walk(e, Call))

@@ -29,8 +29,7 @@ from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import INT32, dtype
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Call, Var
-from weft.loop.ir import Seq
-from weft.loop.tree import axes_using, blocks_in, loop_of, loop_path, loops_in, readers
+from weft.loop.tree import blocks_in, loop_of, loop_path, readers
 from weft.plan.contraction import is_sum_of_products, uses
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.schedule import Schedule
@@ -220,11 +219,9 @@ def declare(kind: str, rows: int, gates: int, units: int, depth: int, lanes: int
 
 def schedule_steps(s: Schedule, target: Target) -> None:
     """Schedules the steps of recurrences that tensor cores take; others are left as they are."""
-    several = [loop for loop in loops_in(s.func.body) if isinstance(loop.body, Seq)]
-    for loop in several:
-        if any(axes_using(block, {loop.var})["ordered"] for block in blocks_in(loop)):
-            with s.attempt("steps by tensor cores"):
-                _Step(s, loop.var.name, target).run()
+    for steps in recurrent.loops_of_steps(s):
+        with s.attempt("steps by tensor cores"):
+            _Step(s, steps, target).run()
 
 
 class _Step:

@@ -28,12 +28,16 @@ from weft.targets.gpu.reduction import cross_threads, is_contiguous
 
 def schedule_steps(s: Schedule, target: Target) -> None:
     """Schedules the steps of every recurrence of a program; one that does not have the form is left as it is."""
-    # Loops over the steps of several blocks.
+    for steps in loops_of_steps(s):
+        with s.attempt("steps of a recurrence"):
+            _Step(s, steps, target).run()
+
+
+def loops_of_steps(s: Schedule) -> list[str]:
+    """The loops over steps of several blocks, by name."""
     several = [loop for loop in loops_in(s.func.body) if isinstance(loop.body, Seq)]
-    for loop in several:
-        if any(axes_using(block, {loop.var})["ordered"] for block in blocks_in(loop)):
-            with s.attempt("steps of a recurrence"):
-                _Step(s, loop.var.name, target).run()
+    ordered = [loop for loop in several if any(axes_using(b, {loop.var})["ordered"] for b in blocks_in(loop))]
+    return [loop.var.name for loop in ordered]
 
 
 class _Step:
