@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import tempfile
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ from weft.core.errors import RuntimeFault, ScheduleError
 from weft.targets.registry import find_target
 from weft.tuner import bench as bench_module
 from weft.tuner.bench import Bench, difference
+from weft.tuner.on_device import turn
 from weft.tuner.records import Outcome, Status
-from weft.tuner.runner import ChildError, LocalRunner, in_child
+from weft.tuner.runner import ChildError, LocalRunner, _fork, _said, in_child
 from weft.tuner.space import Region, space_of
 from weft.tuner.task import task_of_schedule
 
@@ -140,15 +143,16 @@ def test_a_device_s_clock(bench):
 
     def kernel(*times):
         left, made = list(times), bench_module.DeviceKernel.__new__(bench_module.DeviceKernel)
-        made.timer = lambda: lambda: [left.pop(0) if len(left) > 1 else left[0]]
+        made.timer = lambda: lambda: [left[0]]
+        made.pace = lambda: lambda: left.pop(0) if len(left) > 1 else left[0]
         return made, left
 
     def found(default, other):
         return bench._by_its_clock(kernel(*default)[0], kernel(*other)[0])
 
-    assert found((1.0, 3.0, 2.0), (9.0, 4.0, 8.0)).gain == 0.5
+    assert found((3.0, 3.0, 2.0), (9.0, 4.0, 8.0)).gain == 0.5
     slow, left = kernel(*[50.0] * 9)
-    assert bench._by_its_clock(kernel(1.0)[0], slow).gain == 0.02 and len(left) == 7
+    assert bench._by_its_clock(kernel(1.0)[0], slow).gain == 0.02 and len(left) == 9  # no row of them was run
     assert found((1.0, 0.0), (1.0,)).status is Status.GARBAGE
 
 
@@ -276,9 +280,54 @@ def test_what_ends_the_child_of_a_device_does_not_end_the_search(on_device, faul
     monkeypatch.setattr(Bench, "build", building)
     monkeypatch.setattr(os, "fork", lambda: forked.append(fork()) or forked[-1])
     bad = point[0], {**point[1], "bad": 1}
-    found = [one.status for one in LocalRunner().measure(Bench(task), [point, bad, point, point])]
+    runner, bench = LocalRunner(), Bench(task)
+    found = [one.status for one in runner.measure(bench, [point, bad, point])]
+    found += [one.status for one in runner.measure(Bench(task), [point])]  # another task, in the same child
     want = Status.FAULT if isinstance(fault, Exception) else Status.CRASH
-    assert found == [Status.OK, want, Status.OK, Status.OK] and len(forked) == (3 if fault is None else 2)
+    assert found == [Status.OK, want, Status.OK, Status.OK] and len(forked) == 4 + 2
+
+
+def test_two_that_measure_on_one_device_take_turns(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    target, said = find_target("vdla"), tmp_path / "said"
+
+    def work(say):
+        for _ in range(20):
+            with turn(target), said.open("a") as file:
+                print("in", file=file, flush=True)
+                time.sleep(0.001)
+                print("out", file=file, flush=True)
+        return ""
+
+    both = [_said(*_fork(lambda say: iter([work(say)])), 30.0) for _ in range(2)]
+    assert [next(one) for one in both] == ["", ""]
+    assert said.read_text().split() == ["in", "out"] * 40
+
+
+def test_a_child_that_ends_lets_others_have_the_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def work(say):
+        turn(find_target("vdla")).__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ChildError, match="SIGKILL"):
+        in_child(work, 30.0)
+    assert in_child(lambda say: turn(find_target("vdla")).__enter__() or "free", 30.0) == "free"
+
+
+def test_constants_that_leave_the_cache_have_copies(on_device):
+    """Where the model's constants do not fit the device's cache: each run reads others."""
+    task, _ = on_device
+    kernel = Bench(task).planned
+    kernel._target = replace(task.target, cache_bytes=(0, 4096, 0))
+    kernel._constants, kernel._around = frozenset({1}), 1 << 20
+    arrays = task.arrays(np.random.default_rng(0))
+    kernel.bind(arrays)
+    assert len(kernel._runs) == 1 + 2 * 4096 // arrays[1].nbytes
+    kernel._around = 4000
+    kernel.bind(arrays)
+    assert len(kernel._runs) == 1 and kernel.pace()() > 0
 
 
 def test_turns_are_taken_again_until_the_default_is_as_fast_as_it_was(bench, monkeypatch):

@@ -43,6 +43,7 @@ from weft.tuner.bench import Bench, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
 from weft.tuner.inside import chosen, sets_of
+from weft.tuner.on_device import Run, in_turns
 from weft.tuner.records import Record, TuneError, compiler_version, machine_key
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
@@ -306,6 +307,8 @@ class Tuning:
     def _profile(self, records: Records, module: Any = None) -> list[float]:
         """What each launch of the model takes, in whole runs; in a child."""
         module = self._compiled(records) if module is None else module
+        if self.target.on_device and (run := Run(module, self._feeds())).calls is not None:
+            return run.launches()
         found = module.profile(self._feeds(), threads=self.threads, seconds=settings.PAIR_SECONDS / 3)
         return [kernel.minimum for kernel in found.kernels if kernel.kind == "kernel"]
 
@@ -316,9 +319,9 @@ class Tuning:
         want, have = ([np.asarray(one) for one in module.run(None, feeds)] for module in modules)
         problem = difference(want, have, settings.NARROW.get(self.precision or "", 0.0))
         calls = [functools.partial(module.run, None, feeds) for module in modules]
-        if self.target.on_device:  # by its own clock: copies to it and back are not what was tuned
-            turns = [[sum(self._profile(before, module)) for module in modules] for _ in range(settings.DEVICE_TURNS)]
-            times = [list(one) for one in zip(*turns)]
+        runs = [Run(module, feeds) for module in modules] if self.target.on_device else []
+        if runs and all(run.calls is not None for run in runs):  # copies to it and back are not what was tuned
+            times = in_turns(runs, self.target)
         else:
             times = pairs_in_turns(calls, self.threads == 1)
         least, ratio, _ = spread(*times)
@@ -330,6 +333,9 @@ class Tuning:
     def _inside(self, sets: Sequence[Records]) -> list[list[float]]:
         """The seconds of each launch with each set, the best of some turns; in a child."""
         modules = [self._compiled(records) for records in sets]
+        runs = [Run(module, self._feeds()) for module in modules] if self.target.on_device else []
+        if runs and all(run.calls is not None for run in runs):
+            return [run.launches() for run in runs]
         turns = [[self._profile(sets[0], module) for module in modules] for _ in range(settings.INSIDE_TURNS)]
         return [[min(launch) for launch in zip(*of_module)] for of_module in zip(*turns)]
 

@@ -20,11 +20,12 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
 from weft.tuner.bench import Bench, in_turns
+from weft.tuner.on_device import turn
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, FORGOTTEN, MOST_LINE, RUN_SECONDS
 from weft.tuner.space import Region
@@ -171,21 +172,18 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
-def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], limit: float) -> Iterator[Any]:
-    """The kernels of points in order, or their outcomes, each built in a child of its own, as many as there are cores.
-
-    Building needs no device: these are forked by the child that has it open, and leave it alone.
-    """
+def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], limit: float) -> Iterator[str | Outcome]:
+    """The kernels of points in order, as text, each built in a child of its own, as many as there are cores; outcomes
+    where there are none. Building needs no device."""
     left, started = deque(points), deque[tuple[int, int]]()
     try:
         while left or started:
             while left and len(started) < get_threads():
                 at = left.popleft()
                 started.append(_fork(lambda say, at=at: iter([pickle.dumps(bench.build(*at)).hex()])))  # type: ignore[misc]
-            bench.default.run()  # the first time it takes a while, in which others build
             made = _said(*started.popleft(), limit)
             try:
-                yield pickle.loads(bytes.fromhex(next(made)))
+                yield next(made)
             except ChildError as problem:
                 yield Outcome(problem.status, detail=problem.detail)
             finally:
@@ -196,19 +194,74 @@ def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], lim
             _end(child)
 
 
+class _Owner:
+    """The child that has a device open. Others build kernels, and it tries them, until one of them ends it."""
+
+    def __init__(self) -> None:
+        self._bench: Bench | None = None
+        self._child: tuple[Generator[str, None, None], int] | None = None
+
+    def trial(self, bench: Bench, built: str, limit: float) -> Outcome:
+        """What comes of a kernel."""
+        if self._child is None:
+            wait, ask = os.pipe()
+            self._child = _said(*_fork(functools.partial(_tries, wait, ask)), limit), ask
+            os.close(wait)
+        new = None if self._bench is bench else (bench.task.target, bench.arrays, bench.planned)
+        text = pickle.dumps((new, built))
+        with contextlib.suppress(BrokenPipeError), open(self._child[1], "wb", closefd=False) as pipe:
+            pipe.write(len(text).to_bytes(8, "little") + text)
+        self._bench = bench
+        found = _outcome(self._child[0])
+        if found is None or found.status in (Status.FAULT, Status.CRASH, Status.HANG, Status.GARBAGE):
+            self.close()  # a device does nothing right any more in a process that went wrong there
+        return found or Outcome(Status.CRASH, detail="it ended and said nothing")
+
+    def close(self) -> None:
+        """Ends the child."""
+        if self._child is not None:
+            answers, ask = self._child
+            os.close(ask)
+            answers.close()
+        self._bench = self._child = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _tries(wait: int, ask: int, say: Say) -> Iterator[str]:
+    """Tries each kernel that is sent."""
+    os.close(ask)
+    bench, target = None, None
+    with open(wait, "rb") as pipe:
+        while size := pipe.read(8):
+            new, built = pickle.loads(pipe.read(int.from_bytes(size, "little")))
+            if new is not None:
+                target, bench = new[0], Bench.sent(*new[1:])
+            assert bench is not None and target is not None
+            kernel = pickle.loads(bytes.fromhex(built))
+            if isinstance(kernel, Outcome):
+                yield kernel.to_json()
+                continue
+            with turn(target):
+                outcome = bench.trial(kernel)
+            yield outcome.to_json()
+
+
 class LocalRunner:
-    """This machine: a child for each point; on a device one child for many, until one of them ends it."""
+    """This machine: a child for each point; on a device one child for all, until one of them ends it."""
 
     width, unit = 1, "seconds"
 
     def __init__(self, build_seconds: float = BUILD_SECONDS, run_seconds: float = RUN_SECONDS) -> None:
         self.build_seconds, self.run_seconds = build_seconds, run_seconds
+        self._owner = _Owner()
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order."""
         running, each, together = self.run_seconds, get_threads(), self._one_by_one
         if bench.task.target.on_device:  # opened, and its default made, once for all of them
-            each, running, together = len(points), 3 * running, self._in_one_child
+            each, running, together = len(points), 6 * running, self._on_device
             _ = bench.planned
         else:  # made before there are children: each has it for nothing
             bench.default.run()
@@ -244,24 +297,10 @@ class LocalRunner:
                 os.close(go)
                 answers.close()
 
-    def _in_one_child(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
-        """The outcomes of points up to the first that ends the child: at least one."""
-
-        def work(say: Say) -> Iterator[str]:
-            for built in _beside_each_other(bench, points, self.build_seconds):
-                if not isinstance(built, Outcome):
-                    say("+")
-                outcome = built if isinstance(built, Outcome) else bench.trial(built)
-                yield outcome.to_json()
-                if outcome.status is Status.FAULT:  # a device does nothing right any more in this process
-                    os._exit(0)
-
-        answers = _said(*_fork(work), self.build_seconds, running)
-        try:
-            while (outcome := _outcome(answers)) is not None:
-                yield outcome
-        finally:
-            answers.close()
+    def _on_device(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
+        """The outcomes of points that are built beside each other, and tried by the child that has the device."""
+        for built in _beside_each_other(bench, points, self.build_seconds):
+            yield built if isinstance(built, Outcome) else self._owner.trial(bench, built, running)
 
 
 def _gated(bench: Bench, at: tuple[Region, Point], gate: int, say: Say) -> Iterator[str]:

@@ -17,7 +17,7 @@ import numpy as np
 from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.tuner.bench import Bench
-from weft.tuner.cost_models import CostModel, Group, rank_correlation, recall
+from weft.tuner.cost_models import CostModel, Group, has_learned, rank_correlation, recall
 from weft.tuner.database import Database
 from weft.tuner.explorers import EXPLORERS, Asked, choose_batch
 from weft.tuner.records import Outcome, Record, Status, compiler_version, machine_key
@@ -245,6 +245,8 @@ class Search:
             numbers = self.proposer.propose(count, self.trials, others)
             return json.dumps([numbers, self.proposer.score(np.array(numbers, np.int64)).tolist()])
 
+        if self.task.target.on_device and has_learned():
+            import xgboost  # noqa: F401  (once for all of these children; learning opens a device, this does not)
         text = in_child(lambda say: chosen(), BUILD_SECONDS) if self.task.target.on_device else chosen()
         return dict(zip(*json.loads(text)))
 

@@ -11,7 +11,8 @@ ROUNDS, MOST_ROUNDS, LEAST_SECONDS = 6, 40, 0.04
 """Turns of a pair, the first for warming up: more of them until so much time has passed. What shares a core with others
 is as fast as alone for milliseconds at a time: with 4 ms the same kernel measured 0.93 to 1.08 of itself on a full x86
 machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neoverse-N1, load 6 to 15)."""
-DEVICE_ROUNDS = 16  # the same on a device, whose own clock is read
+DEVICE_ROUNDS = 12  # the same on a device, whose own clock is read
+QUICK_SECONDS = 5e-3  # where a run of a kernel costs the host less, many in a row are timed
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
 CALM, AGAIN_SECONDS, FORGOTTEN = 1.08, 0.5, 1.01
 """A default that takes so many times what it took at best was disturbed, perhaps on its core's other thread, which no
@@ -76,6 +77,8 @@ after each such share of it less long where the second is surely slower."""
 STRETCHES, LEAST_CALM = 24, 8
 """Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
 in which both forms took about their least (CALM), the others do not count."""
-DEVICE_TURNS = 5  # how often each form of a model runs in turns on a device, a third of those seconds each time
+INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS = 12, 24, 8
+"""On a device: how often each beginning of a model runs before what its launches add is told; how often two forms of a
+model take turns, and the runs of each of which the best counts."""
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said

@@ -113,7 +113,9 @@ def regions_of(task: Task) -> list[Region]:
     offers: list[tuple[int, str, list[Sketch]]] = []
 
     def pick(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
-        offered = [*sketches, *([] if (derived := tiled(unit)) is None else [derived])]
+        # On an H200 derived tiles of convolutions took a thousand times the planner's choice, and up to 16 s to build.
+        derived = None if sketches and task.target.on_device else tiled(unit)
+        offered = [*sketches, *([] if derived is None else [derived])]
         if sum(sketch.size for sketch in offered) > 1:
             offers.append((unit.facts.points * unit.facts.depth, unit.name, offered))
         return analytic(unit, sketches)

@@ -172,6 +172,10 @@ class Bound:
         """Queues a run: one launch where no node runs on the host."""
         self._launch()
 
+    def calls(self) -> tuple[list[list[Any]], Any] | None:
+        """The launches of each kernel's call, and what they need alive; None where it is no single step."""
+        return self._runner.calls(self._arrays, self.outputs)
+
     def synchronize(self) -> None:
         """Waits until the results are there."""
         self._device.synchronize(None if self.stream is None else self._device.stream_of(self.stream))

@@ -271,24 +271,42 @@ class DeviceRunner(HostRunner):
         self._give(stream, slot)
         return found
 
-    def bound(self, arrays: Sequence[Any], out: Sequence[DeviceArray], stream: Any) -> Callable[[], None]:
-        """A run with inputs and outputs at fixed places of the device, to be queued again and again."""
+    def calls(self, arrays: Sequence[Any], out: Sequence[DeviceArray]) -> tuple[list[list[Any]], Any] | None:
+        """The launches of each call of such a run, and what they need alive; None where it is no single step."""
+        found = self._fixed(arrays, out, None)
+        if found is None:
+            return None
+        slot, step, bases = found
+        return slot.model.launches(step, bases, slot.arena, slot.errors), (slot, bases, list(arrays), list(out))
+
+    def _fixed(
+        self, arrays: Sequence[Any], out: Sequence[DeviceArray], stream: Any
+    ) -> tuple[Slot, NativeStep, list[Any]] | None:
+        """Memory for runs at fixed places, their only step and its addresses; None where there are several."""
         program = self.program
         step = program.steps[0] if len(program.steps) == 1 else None
         made = {number for number, _ in step.makes} if isinstance(step, NativeStep) else set()
         numbers = program.outputs
         if not isinstance(step, NativeStep) or not made.issuperset(numbers) or len(set(numbers)) != len(numbers):
-
-            def run_again() -> None:
-                self.queue(arrays, 1, stream, out)
-
-            return run_again
+            return None
         slot = Slot(self.loaded())
         values = Values(program, slot, stream)
         values.there.update({number: array.memory for number, array in zip(numbers, out)})
         for number, array in zip(program.inputs, arrays):
             values.take(number, array)
-        recording = slot.recording(0, step, self._bases(step, values))
+        return slot, step, self._bases(step, values)
+
+    def bound(self, arrays: Sequence[Any], out: Sequence[DeviceArray], stream: Any) -> Callable[[], None]:
+        """A run with inputs and outputs at fixed places of the device, to be queued again and again."""
+        found = self._fixed(arrays, out, stream)
+        if found is None:
+
+            def run_again() -> None:
+                self.queue(arrays, 1, stream, out)
+
+            return run_again
+        slot, step, bases = found
+        recording = slot.recording(0, step, bases)
         for array in out:
             array.check = slot.check
         kept = (slot, list(arrays), list(out))

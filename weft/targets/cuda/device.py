@@ -131,13 +131,23 @@ class CudaDevice(Device):
 
         What two events with nothing between them take, at least so far, is not counted: it takes longer at times.
         """
+        return self._timed([[launch] for launch in launches])
+
+    def stretch(self, launches: Sequence[BoundLaunch]) -> Callable[[], float]:
+        """Seconds of launches one after another; each may begin while the one before it ends, as in a recording."""
+        timer = self._timed([launches])
+        return lambda: timer()[0]
+
+    def _timed(self, parts: Sequence[Sequence[BoundLaunch]]) -> Callable[[], list[float]]:
+        """Seconds of each part, with an event behind it."""
         self.context.activate()
-        events, nothing = [driver.Event() for _ in range(len(launches) + 2)], math.inf
+        events, nothing = [driver.Event() for _ in range(len(parts) + 2)], math.inf
 
         def put(stream: driver.Stream) -> None:
             events[0].record(stream, in_graph=True)
-            for launch, event in zip(launches, events[1:]):
-                launch.launch(stream)
+            for part, event in zip(parts, events[1:]):
+                for launch in part:
+                    launch.launch(stream)
                 event.record(stream, in_graph=True)
             events[-1].record(stream, in_graph=True)
 

@@ -1,0 +1,75 @@
+"""Time on a device: kernels one after another, as in a model, by the device's own clock, while nobody else has it.
+
+On a GPU a kernel begins while the one before it ends. Events between two of them would forbid that: of 2 µs that a
+kernel adds to a model they show 3. So a kernel is timed in a row of itself; and what a launch adds to a model is what
+the model takes up to it, less what it takes up to the one before.
+
+Several tunings on one device take turns: a lock that the system takes back from whoever ends.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from weft.targets.base import Target
+from weft.tuner.settings import INSIDE_ROUNDS, RUN_ROUNDS, RUN_TURNS
+
+
+@contextmanager
+def turn(target: Target) -> Iterator[None]:
+    """While this is held no other tuning of this user measures on the device."""
+    import fcntl
+
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    name = "".join(one if one.isalnum() else "-" for one in f"{os.getuid()}-{target.name.partition(',')[0]}-{seen}")
+    handle = os.open(Path(tempfile.gettempdir()) / f"weft-device-{name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+class Run:
+    """A compiled model on the device, ready to be timed."""
+
+    def __init__(self, module: Any, feeds: Mapping[str, Any]) -> None:
+        self._bound, self._device, self._target = module.bind(feeds), module.target.device(), module.target
+        found = self._bound.calls()
+        self.calls, self._alive = found if found is not None else (None, None)
+        """The launches of each kernel; None for a model of which the host does a part."""
+
+    def whole(self) -> Callable[[], float]:
+        """What tells the seconds of a run."""
+        return self._device.stretch([one for call in self.calls or [] for one in call])
+
+    def launches(self) -> list[float]:
+        """What each call adds to a run."""
+        calls = self.calls or []
+        flat, ends = [one for call in calls for one in call], [0, *accumulate(map(len, calls))]
+        upto = {end: self._device.stretch(flat[:end]) for end in dict.fromkeys(ends) if end}
+        best = dict.fromkeys(upto, float("inf"))
+        for _ in range(INSIDE_ROUNDS):
+            with turn(self._target):
+                for end, seconds in upto.items():
+                    best[end] = min(best[end], seconds(), seconds())
+        best[0] = 0.0
+        return [best[end] - best[begin] for begin, end in zip(ends, ends[1:])]
+
+
+def in_turns(runs: Sequence[Run], target: Target) -> list[list[float]]:
+    """The times of models that take turns, each the best of some runs."""
+    timers, times = [run.whole() for run in runs], list[list[float]]()
+    for at in range(RUN_TURNS + 1):
+        with turn(target):
+            order = range(len(timers)) if at % 2 else reversed(range(len(timers)))
+            times.append([0.0] * len(timers))
+            for place in order:
+                times[-1][place] = min(timers[place]() for _ in range(RUN_ROUNDS))
+    return [list(one) for one in zip(*times[1:])]
