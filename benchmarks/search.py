@@ -279,15 +279,16 @@ def rate() -> float:
     return count / (time.process_time() - begin)
 
 
-def beside_each_other(jobs: list[tuple[Any, ...]], count: int) -> list[Any]:
-    """What calls give, so many at a time, each in a process on a core of its own."""
+def beside_each_other(jobs: list[tuple[Any, ...]], count: int, pinned: bool = True) -> list[Any]:
+    """What calls give, so many at a time, each in a process; on a core of its own, as what is timed there wants."""
     if count <= 1:
         return [call(*words) for call, *words in jobs]
     context, here = multiprocessing.get_context("spawn"), sorted(os.sched_getaffinity(0))[:count]
     cores = context.Queue()
     for core in here:
         cores.put(core)
-    with ProcessPoolExecutor(len(here), context, _take_core, (cores,)) as pool:
+    apart = (len(here), context, _take_core, (cores,)) if pinned else (count, context)
+    with ProcessPoolExecutor(*apart) as pool:
         return [one.result() for one in [pool.submit(call, *words) for call, *words in jobs]]
 
 

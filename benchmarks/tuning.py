@@ -2,7 +2,7 @@
 
     python -m benchmarks.tuning --budget 5m --jobs 2 --folder tuned           eleven models, two at a time, a core each
     python -m benchmarks.tuning --only resnet18 dqn --budget 150s             some of them
-    python -m benchmarks.tuning --target cuda --precision fp16 --only dcgan   on a GPU, one after another
+    python -m benchmarks.tuning --target cuda --precision fp16 --jobs 11      on one GPU, all at once: they take turns
 
 The eight built-in models, and MobileNetV3-large, EfficientNet-B0 and Swin-T of timm with random weights (needs torch
 and timm); one image, one thread. Records are kept in the folder: the same command goes on. After tuning a model runs
@@ -56,10 +56,10 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
     with Database(folder / f"{name}.sqlite") as database, (folder / f"{name}.log").open("w") as log:
 
         def observe(tuning: Tuning, record: Record | None) -> None:
-            said = f"{time.monotonic() - begun:6.1f} s  {tuning.stage}"
+            said = f"{time.monotonic() - begun:6.1f} s  {tuning.stage}, expected {tuning.expected_gain():.3f}"
             if record is not None:
                 said = f"{said}: {record.label} {record.sketch} {dict(record.point)} {record.outcome.status.value} "
-                said += f"{record.outcome.gain:.3f} {record.outcome.detail}"
+                said += f"{record.outcome.gain:.3f} of {1e6 * record.outcome.baseline:.2f} µs {record.outcome.detail}"
             print(said, file=log, flush=True)
 
         threads = None if target.startswith("cuda") else 1
@@ -95,7 +95,7 @@ def main() -> None:
     jobs = [(tuned, name, given.budget, given.target, given.precision, folder) for name in names]
     table = Table("model", "before", "after", "times as fast", "at least", "expected of kernels", "trials", "seconds")
     ratios = []
-    for row in beside_each_other(jobs, given.jobs):
+    for row in beside_each_other(jobs, given.jobs, not given.target.startswith("cuda")):
         verdict: Verdict = row["verdict"]
         cells = [f"{1e3 * verdict.before:.3f} ms", f"{1e3 * verdict.after:.3f} ms", f"{verdict.ratio:.4f}"]
         cells += [f"{verdict.least:.4f} {verdict.problem}", f"{row['expected']:.3f}", str(row["trials"])]

@@ -31,7 +31,7 @@ from weft.loop.verifier import verify
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
 from weft.targets.base import Target
-from weft.tuner import settings
+from weft.tuner import on_device, settings
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.space import Region
 from weft.tuner.task import Task
@@ -159,7 +159,7 @@ class DeviceKernel:
             begin, timer = time.perf_counter(), self.timer()
             taken = max(min(sum(timer()), sum(timer())), 1e-9)
             is_quick = time.perf_counter() - begin < settings.QUICK_SECONDS
-            count = min(settings.MOST_COPIES, int(settings.SAMPLE_SECONDS / taken) + 1) if is_quick else 1
+            count = min(settings.MOST_COPIES, int(settings.ROW_SECONDS / taken) + 1) if is_quick else 1
             count = max(count, len(self._runs)) if is_quick else 1
             runs = [one for at in range(count) for one in self._runs[at % len(self._runs)]]
             row = self._device.stretch(runs)
@@ -264,10 +264,11 @@ class Bench:
     def _by_its_clock(self, default: DeviceKernel, kernel: DeviceKernel) -> Outcome:
         """The times of two kernels on a device, in turns."""
         timers = [default.timer(), kernel.timer()]
-        times = [[sum(timer()) for timer in timers] for _ in range(2)]
-        if times[-1][1] <= settings.FAR * times[-1][0]:
-            paces = [default.pace(), kernel.pace()]
-            times = [[pace() for pace in paces] for _ in range(settings.DEVICE_ROUNDS)]
+        with on_device.turn(kernel._target):
+            times = [[sum(timer()) for timer in timers] for _ in range(2)]
+            if times[-1][1] <= settings.FAR * times[-1][0]:
+                paces = [default.pace(), kernel.pace()]
+                times = [[pace() for pace in paces] for _ in range(settings.DEVICE_ROUNDS)]
         baseline, seconds = map(min, zip(*times[1:]))
         if not min(baseline, seconds) > 0.0:
             return Outcome(Status.GARBAGE, detail="the device's clock says that it took no time", trace=kernel.trace)

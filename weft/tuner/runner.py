@@ -25,7 +25,6 @@ from typing import Protocol
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
 from weft.tuner.bench import Bench, in_turns
-from weft.tuner.on_device import turn
 from weft.tuner.records import Outcome, Status, TuneError
 from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, FORGOTTEN, MOST_LINE, RUN_SECONDS
 from weft.tuner.space import Region
@@ -207,7 +206,7 @@ class _Owner:
             wait, ask = os.pipe()
             self._child = _said(*_fork(functools.partial(_tries, wait, ask)), limit), ask
             os.close(wait)
-        new = None if self._bench is bench else (bench.task.target, bench.arrays, bench.planned)
+        new = None if self._bench is bench else (bench.arrays, bench.planned)
         text = pickle.dumps((new, built))
         with contextlib.suppress(BrokenPipeError), open(self._child[1], "wb", closefd=False) as pipe:
             pipe.write(len(text).to_bytes(8, "little") + text)
@@ -232,20 +231,17 @@ class _Owner:
 def _tries(wait: int, ask: int, say: Say) -> Iterator[str]:
     """Tries each kernel that is sent."""
     os.close(ask)
-    bench, target = None, None
+    bench: Bench | None = None
     with open(wait, "rb") as pipe:
         while size := pipe.read(8):
             new, built = pickle.loads(pipe.read(int.from_bytes(size, "little")))
-            if new is not None:
-                target, bench = new[0], Bench.sent(*new[1:])
-            assert bench is not None and target is not None
+            bench = bench if new is None else Bench.sent(*new)
+            assert bench is not None
             kernel = pickle.loads(bytes.fromhex(built))
             if isinstance(kernel, Outcome):
                 yield kernel.to_json()
                 continue
-            with turn(target):
-                outcome = bench.trial(kernel)
-            yield outcome.to_json()
+            yield bench.trial(kernel).to_json()
 
 
 class LocalRunner:

@@ -12,7 +12,8 @@ ROUNDS, MOST_ROUNDS, LEAST_SECONDS = 6, 40, 0.04
 is as fast as alone for milliseconds at a time: with 4 ms the same kernel measured 0.93 to 1.08 of itself on a full x86
 machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neoverse-N1, load 6 to 15)."""
 DEVICE_ROUNDS = 12  # the same on a device, whose own clock is read
-QUICK_SECONDS = 5e-3  # where a run of a kernel costs the host less, many in a row are timed
+ROW_SECONDS, QUICK_SECONDS = 200e-6, 5e-3
+"""How long a row of a kernel lasts there; where a run costs the host more than the second, it is a row of one."""
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
 CALM, AGAIN_SECONDS, FORGOTTEN = 1.08, 0.5, 1.01
 """A default that takes so many times what it took at best was disturbed, perhaps on its core's other thread, which no
@@ -66,7 +67,8 @@ FASTER = 1.002
 """How much faster a whole model has to be, in the median of pairs measured in turns; and surely not slower (Swin-T was
 accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
 LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
-SHARE = 0.3  # the part of the time that may go into forms of the whole model
+SHARE, DEVICE_SHARE = 0.3, 0.05
+"""The part of the time that may go into forms of the whole model; on a device most of these are more kernels."""
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
 LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of its parts lasts where runs are short
 INSIDE, INSIDE_TURNS = 2, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
