@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.schedule.trace import Trace
 from weft.tuner.inside import chosen, sets_of
+from weft.tuner.on_device import Run, in_turns
 
 
 def schedules(*gains):
@@ -28,3 +29,32 @@ def test_what_makes_the_next_launch_slower_by_more_is_not_used():
     assert chosen(order, now, [both], [[9.0, 4.0, 3.0, 9.0, 4.0]]) == both  # each has what it saves itself
     assert chosen(order, now, [second], [[9.9, 5.0, 3.0, 9.9, 5.0]], 1.05) == {}
     assert chosen(["a"], [10.0], [second], [[9.0]], 1.05) == second
+
+
+def test_what_a_launch_adds_to_a_model_on_a_device():
+    """A launch begins while the one before it ends: what the model takes up to it tells, not what it takes alone."""
+
+    class Toy:
+        def stretch(self, launches):
+            return lambda: sum(launches) - 1.0 * (len(launches) - 1)
+
+    class Model:
+        target = type("Target", (), {"name": "toy", "device": lambda self: Toy()})()
+        bind = calls = lambda self, feeds=None: (
+            self if feeds is not None else ([[5.0], [], [2.0, 3.0], [4.0]], "memory")
+        )
+
+    run = Run(Model(), {})
+    assert run.launches() == [5.0, 0.0, 3.0, 3.0] and run.whole()() == sum(run.launches()) == 11.0
+    taken = in_turns([run, run], Model.target)
+    assert taken[0] == taken[1] == [11.0] * len(taken[0])
+
+
+def test_a_model_that_the_host_does_a_part_of_has_no_launches():
+    class Model:
+        target = type("Target", (), {"name": "toy", "device": lambda self: None})()
+
+        def bind(self, feeds):
+            return type("Bound", (), {"calls": lambda self: None})()
+
+    assert Run(Model(), {}).calls is None

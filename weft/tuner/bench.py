@@ -139,7 +139,8 @@ class DeviceKernel:
                 self._written.append((memory, np.zeros_like(array)))
         self._launches = executable.bind(given)
         self._recording = device.record(self._launches)
-        self._given, self._runs, self._pace = [executable, given], [self._launches], None
+        self._given, self._runs = [executable, given], [self._launches]
+        self._pace: Callable[[], float] | None = None
         size, cache = sum(fixed.values()), max(self._target.cache_bytes, default=0)
         filled = min(settings.COLD * cache, self._around, settings.MOST_COLD) if self._around > cache else 0
         for _ in range(min(settings.MOST_COPIES - 1, filled // size) if size else 0):

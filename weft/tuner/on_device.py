@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from weft.targets.base import Target
+from weft.targets.base import Device, Target
 from weft.tuner.settings import INSIDE_ROUNDS, RUN_ROUNDS, RUN_TURNS
 
 
@@ -40,10 +40,13 @@ class Run:
     """A compiled model on the device, ready to be timed."""
 
     def __init__(self, module: Any, feeds: Mapping[str, Any]) -> None:
-        self._bound, self._device, self._target = module.bind(feeds), module.target.device(), module.target
-        found = self._bound.calls()
-        self.calls, self._alive = found if found is not None else (None, None)
+        self._target: Target = module.target
+        self._device: Device = self._target.device()
+        self._bound = module.bind(feeds)
+        found: tuple[list[list[Any]], Any] | None = self._bound.calls()
+        self.calls: list[list[Any]] | None = None if found is None else found[0]
         """The launches of each kernel; None for a model of which the host does a part."""
+        self._alive = found
 
     def whole(self) -> Callable[[], float]:
         """What tells the seconds of a run."""
