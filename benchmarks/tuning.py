@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +65,10 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
             print(said, file=log, flush=True)
 
         threads = None if target.startswith("cuda") else 1
-        tuning = make_tuning(graph_of(name), budget, target, precision, threads, database)
+        # What loads models may open a GPU, which is then closed to children of its process.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            graph = pool.submit(graph_of, name).result()
+        tuning = make_tuning(graph, budget, target, precision, threads, database)
         tuning.run(observe)
         for task in tuning.tasks:
             search = tuning.searches.get(task.key)

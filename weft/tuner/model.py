@@ -209,6 +209,7 @@ class Tuning:
         total = sum(task.seconds for task in self.tasks) or 1.0
         inside = (1 + 2 * settings.INSIDE) * settings.INSIDE_TURNS / 3  # times PAIR_SECONDS, as `_inside` measures
         needs = self.model_seconds + (2 + inside) * settings.PAIR_SECONDS + settings.LAST_RUNS * total
+        needs = needs if not self.target.on_device else settings.DEVICE_INSIDE * self.model_seconds
         last = min(max(least, needs), most)
         worth = [task for task in self.tasks if task.seconds >= settings.WORTH * total] or self.tasks
 

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import faulthandler
 import functools
+import gc
 import math
 import os
 import pickle
@@ -92,6 +93,7 @@ def _be_child(work: Callable[[Say], Iterator[str]], read: int, write: int) -> No
         os.close(read)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         faulthandler.disable()  # a crash is expected here, and told by the parent
+        gc.freeze()  # what the parent has is nothing to collect here: looking at it would copy it
         _die_with_parent()
 
         def say(text: str) -> None:
@@ -259,6 +261,7 @@ class LocalRunner:
         if bench.task.target.on_device:  # opened, and its default made, once for all of them
             each, running, together = len(points), 6 * running, self._on_device
             _ = bench.planned
+            bench.task.target.machine_codes([])  # what compiles is loaded once for all children: that takes 0.4 s
         else:  # made before there are children: each has it for nothing
             bench.default.run()
             begin = time.perf_counter()

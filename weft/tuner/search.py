@@ -26,6 +26,7 @@ from weft.tuner.settings import (
     BATCH,
     BUILD_SECONDS,
     BUILDERS,
+    DEVICE_INSIDE,
     EARLY,
     EARLY_BATCH,
     EPSILON,
@@ -203,9 +204,10 @@ class Search:
     def best_traces(self) -> list[tuple[Trace, float]]:
         """The steps of the best points that are faster than the default, with their gains, best first."""
         known = self.database.records(self.task.key, self._machine, self._version)
+        most = DEVICE_INSIDE if self.task.target.on_device else INSIDE
         mine = [one.outcome for one in known if one.threads == self.bench.threads]
         gains = {one.trace: one.gain for one in mine if one.gain >= LEAST_GAIN}
-        return [(Trace.from_json(text), gains[text]) for text in sorted(gains, key=lambda text: -gains[text])[:INSIDE]]
+        return [(Trace.from_json(text), gains[text]) for text in sorted(gains, key=lambda text: -gains[text])[:most]]
 
     @property
     def batch(self) -> int:

@@ -71,7 +71,9 @@ SHARE, DEVICE_SHARE = 0.3, 0.05
 """The part of the time that may go into forms of the whole model; on a device most of these are more kernels."""
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
 LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of its parts lasts where runs are short
-INSIDE, INSIDE_TURNS = 2, 3  # the best schedules of a task that run inside the model before one is chosen; their turns
+INSIDE, DEVICE_INSIDE, INSIDE_TURNS = 2, 4, 3
+"""The best schedules of a task that run inside the model before one is chosen; on a device, where a run is short and a
+kernel alone tells less; their turns."""
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
