@@ -264,6 +264,12 @@ def test_a_wait_less_is_found(name, word, found):
         run(broken, sizes, True, *rest)
 
 
+def test_rows_of_an_odd_length_are_stored_one_by_one_under_one_test():
+    _, func, *_ = lowered((48, 199, 64))
+    text = HOPPER.generate(func).source
+    assert re.search(r"if \(\(\(int32_t\)\w+ < 48\) & \(.*< 199\)\) \{\s+D\[", text)
+
+
 @pytest.mark.parametrize(("sizes", "turned"), [((64, 67, 128), False), ((64, 64, 131), True)])
 def test_rows_that_are_no_whole_chunks_are_fetched_by_threads(sizes, turned):
     _, func, *rest = lowered(sizes, turned)

@@ -311,8 +311,11 @@ class Executor(Compiled):
         _check_overrides(self.graph, lowered)
         if self.target.on_device:
             programs = {kernel.symbol: kernel.program for kernel in lowered.kernels if kernel.program is not None}
+            codes = list({kernel.symbol: kernel.object_code for kernel in lowered.kernels}.values())
             runner: Runner | DeviceRunner
-            runner = on_device = DeviceRunner(lowered.program, programs, self.target, self.inner)
+            runner = on_device = DeviceRunner(
+                lowered.program, programs, self.target, self.inner, codes=codes if all(codes) else ()
+            )
             native = NativeCode(on_device.codes, [])
         else:
             engine, native = link(lowered, self.target)

@@ -14,6 +14,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,7 +29,7 @@ from weft.compiler.kernels.layouts import fill_borders
 from weft.compiler.kernels.program import GroupProgram, Programs
 from weft.compiler.kernels.workers import Job, Workers, elsewhere
 from weft.core import model
-from weft.core.errors import ExpressionError
+from weft.core.errors import ExpressionError, TargetError
 from weft.core.knobs import knobs
 from weft.expr.digits import Digit, are_whole, digit_of
 from weft.expr.nodes import LT, Buffer, Const, Expr, Load, Select, Var, int_value, is_true
@@ -56,25 +57,26 @@ logger = logging.getLogger("weft.compiler")
 
 @dataclass(frozen=True)
 class Code:
-    """What lowering and LLVM make of a kernel: the text of LLVM IR, object code, and whether it turns by the call."""
+    """What lowering and LLVM make of a kernel: the text of LLVM IR, object code, and whether it turns by the call.
+
+    For a device it is a `program` (source and launches) instead of LLVM IR, and its machine code where that is made
+    without the device.
+    """
 
     llvm_ir: str
     object_code: bytes
     turns: bool
+    program: DeviceProgram | None = None
 
 
 @dataclass
 class Kernel:
-    """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about.
-
-    For a device it is a `program` (source and launches) instead of LLVM IR and object code.
-    """
+    """One piece of machine code, `int32_t symbol(const int64_t *args, int64_t threads)`, and how it came about."""
 
     symbol: str
     label: str
     scheduled: Func
-    code: Job[Code] | None = None
-    program: DeviceProgram | None = None
+    code: Job[Code]
     record: Trace | None = None
     """The tuner's record that it was scheduled by; None where the planner chose."""
     trace: Trace = field(default_factory=Trace)
@@ -84,19 +86,23 @@ class Kernel:
 
     @property
     def object_code(self) -> bytes:
-        """The object file."""
-        assert self.code is not None
+        """The object file; of a device its machine code, empty where only the device makes that."""
         return self.code.result().object_code
+
+    @property
+    def program(self) -> DeviceProgram | None:
+        """What a device takes; None for native code."""
+        return self.code.result().program
 
     @property
     def llvm_ir(self) -> str:
         """The program that LLVM gets; empty for a device."""
-        return "" if self.code is None else self.code.result().llvm_ir
+        return self.code.result().llvm_ir
 
     @property
     def turns(self) -> bool:
         """Whether it is told which call is an odd one."""
-        return self.code is not None and self.code.result().turns
+        return self.code.result().turns
 
 
 Part = tuple[int, Digit]
@@ -218,8 +224,7 @@ class KernelCompiler:
         fixed = [buffer for value, buffer in program.inputs if value in constants]
         if given is not None or not picks_by_default():
             made = self._make(program, fixed, label, given)
-            if made[0].code is not None:
-                made[0].code.result()  # what a user gave is refused here
+            made[0].code.result()  # what a user gave is refused here
             return made
         text = program_text(program, fixed)
         in_use = records() or Records()
@@ -284,12 +289,23 @@ class KernelCompiler:
 
     def _generated(self, func: Func, label: str) -> Kernel:
         if self.target.on_device:
-            program = self.target.generate(self.target.lower(func if knobs.exact else keep_wide(func)))
-            return Kernel(program.name, label, func, program=program)
+            made = Job(lambda: self._device_code(func))
+            if self.target.spec.device.rest:  # type: ignore[union-attr]
+                made.result()  # what the device refuses is known before the rest is planned
+            else:
+                self._workers.submit(made)
+            return Kernel(func.name, label, func, made)
         job, send = Job(lambda: self.code(func, label)), elsewhere.get()
         asked = None if send is None else send(func, self.target)
         self._workers.submit(job, None if asked is None else lambda: self._kept(Code(*asked())))
         return Kernel(entry_symbol(func.name), label, func, job)
+
+    def _device_code(self, func: Func) -> Code:
+        program = self.target.generate(self.target.lower(func if knobs.exact else keep_wide(func)))
+        codes: list[bytes] = []
+        with suppress(TargetError):  # raised again where the program is loaded
+            codes = self.target.machine_codes([program]) if self.target.is_host else []
+        return Code("", b"".join(codes), False, program)
 
     def _kept(self, made: Code) -> Code:
         """Code that others made, in the cache folder too."""
@@ -321,8 +337,7 @@ class KernelCompiler:
         refused = len(self._refused)
         for key, kernel in self._handed.items():
             try:
-                if kernel.code is not None:
-                    kernel.code.result()
+                kernel.code.result()
             except RecursionError:
                 self._refused[kernel.scheduled.name] = ExpressionError("the program nests too deep")
             except Exception as error:  # noqa: BLE001 — raised again where the kernel is wanted

@@ -43,6 +43,8 @@ def machine_code(source: str, architecture: str, name: str) -> bytes:
 
 def compiled_together(programs: Sequence[DeviceProgram], architecture: str) -> list[bytes]:
     """The machine code of each program, compiled side by side, the longest first; NVRTC lets all threads in."""
+    if len(programs) == 1:
+        return [machine_code(programs[0].source, architecture, programs[0].name)]
     longest = sorted({program.source: program.name for program in programs}.items(), key=lambda one: -len(one[0]))
     with ThreadPoolExecutor(max(1, min(COMPILERS, len(longest))), thread_name_prefix="weft-nvrtc") as pool:
         made = pool.map(lambda one: machine_code(one[0], architecture, one[1]), longest)

@@ -407,7 +407,7 @@ class _Own(Mutator):
         """A test of a row goes into the loops over its columns: the threads of a warp exchange what they store, so all
         of them have to come there, whatever their rows."""
         test = substitute(s.condition, self.known)
-        if not self.rows or s.otherwise is not None or not uses_any(test, set(self.rows)):
+        if not self.rows or self.columns or s.otherwise is not None or not uses_any(test, set(self.rows)):
             return self.generic_stmt(s)
         inside = self.stmt(_with_test(s.then, s.condition))
         exchanged = any(isinstance(e, Call) and e.name == QUAD for e in walk_exprs(inside, Call))

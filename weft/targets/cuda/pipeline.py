@@ -14,6 +14,7 @@ from weft.loop.passes.overlay_shared import overlay_shared
 from weft.loop.passes.tabulate import tabulate
 from weft.targets.base import Target
 from weft.targets.cuda import (
+    banks,
     bulk,
     cluster,
     copies,
@@ -48,6 +49,7 @@ PASSES: pipeline.Passes = (
     copies.copy_asynchronously,
     swizzle.swizzle_tiles,
     tabulate,
+    banks.go_back_and_forth,
     *pipeline.TO_CODE,
 )
 
@@ -60,6 +62,7 @@ def lower(func: Func, target: Target) -> Func:
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Emitters of asynchronous copies and tensor cores, by name."""
     return {
+        **banks.EMITTERS,
         **bulk.EMITTERS,
         **copies.EMITTERS,
         **early.EMITTERS,
@@ -76,5 +79,6 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
-    func = lanes.keep_in_registers(fragments.own_registers(cluster.own_parts(func)), threads_of(target))
+    own = fragments.own_registers(cluster.own_parts(func))
+    func = lanes.keep_in_registers(banks.move_sums(own), threads_of(target))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

@@ -199,6 +199,9 @@ product that are written out, so that loads are on their way while others are us
 
 # -------------------------------------------------------------------------------------------- facts of any such machine
 
+LARGE_TILE = 64
+"""Sums of a thread from which on operands that lie along k are turned on their way into shared memory: a load gives
+four rows then, not four k, and what a multiply-add takes lies in different banks of registers (`cuda/banks.py`)."""
 FLOATS = 4
 """Elements of float32 in the widest load from shared memory, which register tiles are made of."""
 BANKS = 32

@@ -33,10 +33,10 @@ from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat
 
 KNOBS: dict[str, tuple[int, ...]] = {
-    "tile_x": (16, 32, 64, 128),
+    "tile_x": (16, 32, 64, 128, 256),
     "tile_y": (8, 16, 32, 64, 128),
     "tile_k": (8, 16, 32),
-    "each_x": (8, 4, 2),
+    "each_x": (16, 8, 4, 2),
     "each_y": (8, 4, 2),
     "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "stages": (1, 3),
@@ -161,7 +161,7 @@ class Tiles:
     """What is said of that where the product gets its form."""
 
     def __init__(self, product: Product) -> None:
-        self.product, self.s = product, product.unit.schedule
+        self.product, self.s, self.k_last = product, product.unit.schedule, product.k_last
         self.x, self.y, self.k, self.batch = (product.axes.size(part) for part in ("x", "y", "k", "batch"))
         self.bytes, self.machine = product.axes.x_operand.dtype.bytes, nest.threads_of(product.unit.target)
 
@@ -220,7 +220,7 @@ class Tiles:
             copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
         made: list[str] = s.apply(
             "matrix_form", block=found.name, pads=list(self.tile), order=list(found.order),
-            parts=self.point["parts"] * self.shares, k_last=list(found.k_last), **self.turns,
+            parts=self.point["parts"] * self.shares, k_last=list(self.k_last), **self.turns,
         )  # fmt: skip
         return made
 
@@ -315,6 +315,7 @@ class RegisterTiles(Tiles):
             & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
             & (each_x * each_y >= model.LEAST_TILE)
             & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & ((np.maximum(c["tile_x"] // 16, each_x) <= 8) | (each_x * each_y > model.LARGE_TILE))
             & (threads >= model.LEAST_WARPS * machine.warp)
             & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
             & (c["stages"] == stages)
@@ -352,8 +353,19 @@ class RegisterTiles(Tiles):
         return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
 
     def take(self, point: Point) -> None:
-        """A tile, as the knobs say it."""
+        """A tile, as the knobs say it. Copies beside the threads turn an operand along k for a large register tile."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
+        is_turned = point["stages"] > 1 and point["each_x"] * point["each_y"] >= model.LARGE_TILE
+        self.turned, self.k_last = (self.product.k_last, (0, 0)) if is_turned else ((0, 0), self.product.k_last)
+
+    def fetched(self, stage: Stage, width: int) -> list[Var]:
+        """Neighbours in memory by neighbouring threads, where a tile is turned."""
+        loops = nest.free_loops(stage)
+        if not dict(zip((self.x_stage, self.y_stage), self.turned))[stage.name]:
+            return loops
+        loops[-2:] = loops[:-3:-1]
+        stage.reorder(*loops)
+        return loops
 
     def multiply(self, final: Stage) -> None:
         """Blocks, virtual threads and threads, and the product of a thread's own tile."""
@@ -383,11 +395,11 @@ class RegisterTiles(Tiles):
         total.compute_at(final, thread, exact=False)
         *own, k = nest.free_loops(total)
         outer, inner = total.split(k, factor=point["tile_k"])
-        group, inner = total.split(inner, factor=model.FLOATS if any(self.product.k_last) else 1)
+        group, inner = total.split(inner, factor=model.FLOATS if any(self.k_last) else 1)
         nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
-        for name, side, k_last in zip((self.x_stage, self.y_stage), "xy", self.product.k_last):
+        for name, side, k_last, turned in zip((self.x_stage, self.y_stage), "xy", self.k_last, self.turned):
             lanes = self._fetch(total, name, outer, point["tile_k" if k_last else f"tile_{side}"])
-            if k_last:
+            if k_last or turned:
                 start = max(model.FLOATS, lanes)  # rows begin where a fetch may
                 s[name].storage_align(1, 2 * start, start)
             registers = s.cache_read(name, "local", [total.name])
