@@ -29,6 +29,7 @@ from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
 from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
+from weft.plan.contraction import uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
@@ -148,9 +149,9 @@ def _in_blocks(s: Schedule) -> bool:
 
 
 def _rank(s: Schedule) -> int:
-    """The axes of an image, channels in blocks or not: 4, or 3 for a line."""
-    direct, sums = (len(facts_of(block_named(s, name)).spatial) for name in (DIRECT, SUMS))
-    return direct - (sums - (7 if _in_blocks(s) else 5))
+    """The axes of an image, channels in blocks or not: 4, or 3 for a line, of whose elements none lie across."""
+    direct = facts_of(block_named(s, DIRECT))
+    return 4 if sum(uses(load, direct.reduce[2]) for load in direct.loads) > 1 else 3
 
 
 def _sizes(s: Schedule, chain: Chain) -> Sizes:
@@ -392,8 +393,12 @@ class _Sketch:
         """The largest magnitudes, in lanes that are joined last: channels, or the places of a plain image."""
         s, stage = self.s, self.s[PEAKS]
         channel, *rest = stage.reduce_axis
-        plain = len(rest) == 2
-        lane = rest[self.rank - 3] if plain else rest.pop()
+        facts = facts_of(stage.block)
+        plain = len(rest) == 2 and facts.step(facts.loads[-1], facts.reduce[0].var) != 1
+        if len(rest) > 2:
+            lane = rest.pop()
+        else:
+            lane = rest[self.rank - 3] if plain else stage.split(channel, factor=self.lanes)[1]
         partial = s.rfactor(stage, lane, factor_axis=3)
         stage.compute_at(s[UNEVEN], s[UNEVEN].axis[0])
         stage.unroll(stage.reduce_axis[0])
