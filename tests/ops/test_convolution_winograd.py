@@ -69,14 +69,45 @@ def test_against_torch(tile, batch, channels, features, height, width, pads):
 
 
 @pytest.mark.parametrize(
+    "tile,shape,window,pads",
+    [
+        (2, (1, 3, 9, 8), (5, 5), (2, 2, 2, 2)),
+        (2, (2, 2, 7, 6), (5, 5), (0, 1, 2, 0)),
+        (4, (1, 3, 5, 11), (1, 3), (0, 1, 0, 1)),
+        (4, (1, 3, 11, 5), (3, 1), (1, 0, 0, 0)),
+        (2, (1, 2, 3, 9), (1, 5), (0, 2, 0, 1)),
+        (2, (1, 2, 9, 8), (3, 5), (1, 2, 1, 2)),
+        (4, (2, 3, 19), (3,), (1, 1)),
+        (2, (1, 3, 10), (5,), (2, 0)),
+    ],
+)
+def test_other_windows_against_torch(tile, shape, window, pads):
+    """A side of one tap stays as it is, a line has one side."""
+    x, w = numbers(*shape), numbers(4, shape[1], *window, seed=1)
+    around = [(0, 0), (0, 0), *zip(pads, pads[len(pads) // 2 :])]
+    wide = torch.tensor(np.pad(x, around).astype(np.float64))
+    convolve = torch.nn.functional.conv2d if x.ndim == 4 else torch.nn.functional.conv1d
+    want = convolve(wide, torch.tensor(w.astype(np.float64))).numpy()
+    arrays = [x, transform_weight(w, tile), direct_weight(w)]
+    check_node(NAME, arrays, want, rtol=1e-4, atol=3e-4, domain=DOMAIN, tile=tile, pads=list(pads))
+    x[(0, 1, *(n // 2 for n in shape[2:]))] = 1e6  # tiles that are computed directly
+    wide = torch.tensor(np.pad(x, around).astype(np.float64))
+    want = convolve(wide, torch.tensor(w.astype(np.float64))).numpy()
+    for made in run_node(NAME, x, *arrays[1:], domain=DOMAIN, tile=tile, pads=list(pads)):
+        near = np.abs(want) > 1e3
+        np.testing.assert_allclose(made[0][~near], want[~near], atol=3e-4)
+        np.testing.assert_allclose(made[0][near], want[near], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
     "x,u,attributes,message",
     [
         ((1, 4, 8, 8), (4, 4, 4, 8), {}, "'tile' is missing"),
         ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 3}, "it must be 2, 4 or 6"),
-        ((1, 4, 8, 8), (4, 5, 4, 8), {"tile": 2}, "has the shape"),
+        ((1, 4, 8, 8), (4, 5, 4, 8), {"tile": 2}, "beside its transform"),
         ((1, 4, 8, 8), (4, 4, 5, 8), {"tile": 2}, "where c = 4"),
-        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [1, 1]}, "four numbers"),
-        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [2, 1, 1, 1]}, "each 0 or 1"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [1, 1]}, "two numbers a side"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [2, 1, 1, 1]}, "none over half a window"),
         ((1, 4, 8, 8), (6, 6, 4, 8), {"tile": 2}, "a weight"),
         ((1, 4, 1, 8), (4, 4, 4, 8), {"tile": 2}, "does not fit"),
     ],
@@ -117,7 +148,7 @@ def test_what_does_not_see_an_element_does_not_change(tile, kind):
 
 def test_which_tiles_are_uneven():
     def uneven(x, tile=4):
-        return uneven_tiles(x, tile, 3, PADS, x.shape[2:])
+        return uneven_tiles(x, tile, (3, 3), PADS, x.shape[2:])
 
     x = np.abs(numbers(1, 16, 16, 18)) + 1
     x[0, 0, 0, 0] = 3.0

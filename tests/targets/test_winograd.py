@@ -29,6 +29,7 @@ from weft.ops.convolution_winograd import NAME, SUMS, direct_weight, transform_w
 from weft.plan.inline import inline_producers
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
+from weft.targets.cpu import model
 from weft.targets.cpu.algorithms import Convolution, alternatives, block_of, error_of, ranked_tiles
 from weft.targets.cpu.families import FAMILIES
 from weft.targets.cpu.sketches.winograd import BOTH, Sizes, default_point, match, register_tile
@@ -129,7 +130,7 @@ POINTS = [
 @pytest.mark.parametrize("channels,side", [(64, 14), (128, 7)])
 def test_many_cores_share_channels_and_tiles(channels, side):
     """Blocks of channels are too few for 16 cores (4 and 8 of them); two keep theirs."""
-    sizes = Sizes(1, channels, channels, 4, 6, side, side)
+    sizes = Sizes(1, channels, channels, 4, 4, 36, side, side)
     for cores in (2, 16):
         target = find_target(f"x86_64-unknown-linux-gnu,cpu=emeraldrapids,cores={cores}")
         point = default_point(sizes, target, 16)
@@ -142,7 +143,7 @@ def test_many_cores_share_channels_and_tiles(channels, side):
 def test_register_tiles_fit_into_the_last_block(channels, side):
     """Else which of their rows are there is a test in each of them: 120 channels at 28 × 28 took twice as long."""
     target = find_target("aarch64-unknown-linux-gnu,cpu=neoverse-n1,cores=1")
-    point = default_point(Sizes(1, channels, channels, 4, 6, side, side), target, 4)
+    point = default_point(Sizes(1, channels, channels, 4, 4, 36, side, side), target, 4)
     rows, last = point["tile_rows"], side % point["tile_rows"]
     assert point["threads_by_channels"] or not last or not (rows * side % point["rows"] or last * side % point["rows"])
 
@@ -373,6 +374,35 @@ def test_a_model_with_several_in_a_row(layout):
 
 
 @needs_lanes
+@pytest.mark.parametrize(
+    "window,size", [((5, 5), (13, 14)), ((1, 3), (9, 30)), ((3, 1), (30, 9)), ((5,), (150,)), ((3,), (90,))]
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_other_windows_in_a_model(window, size, inside, monkeypatch):
+    """Of the caller's plain image, and between convolutions, whose values lie in blocks of channels."""
+    monkeypatch.setattr(model, "LEAST_SAVED", -1.0)  # whether it pays or not
+    b = Builder("windows")
+    y = x = b.input("x", (1, 48, *size))
+    if inside:
+        y = b.node("Relu", b.node("Conv", x, b.constant(numbers(48, 48, *[1] * len(size), seed=1) / 8, "before")))
+    pads = [n // 2 for n in window] * 2
+    weight = b.constant(numbers(64, 48, *window, seed=2) / 16, "weight")
+    y = b.node("Relu", b.node("Conv", y, weight, b.constant(numbers(64, seed=3), "bias"), pads=pads))
+    if inside:
+        y = b.node("Conv", y, b.constant(numbers(16, 64, *[1] * len(size), seed=4) / 8, "behind"))
+    graph, data = b.finish(y), numbers(1, 48, *size)
+    for target in ("native,cores=1", "native,cores=3"):
+        module = compile(graph, target=target)
+        (one,) = module.specializations
+        (launch,) = (launch for launch in one.launches if any(node.op == NAME for node in launch.nodes))
+        assert f"{SUMS}_local" in repr(launch.kernel.scheduled), "its own sketch, not any product's"
+        want = interpret_graph(graph, [data])[0]
+        np.testing.assert_allclose(module(data), want, atol=3e-5 * np.abs(want).max())
+    data[(0, 3, *(n // 2 for n in size))] = np.nan  # errors stay local
+    assert np.array_equal(np.isnan(module(data)), np.isnan(interpret_graph(graph, [data])[0]))
+
+
+@needs_lanes
 def test_the_knob_turns_it_off():
     with knobs.override(winograd=False):
         module = compile(residual_net())
@@ -467,7 +497,7 @@ def test_threads_share_channels_where_an_image_has_few_blocks(name):
     """Five blocks keep two threads busy for five sixths of the time; many do, and need no V in memory."""
     target = find_target(f"{name},cores=2")
     lanes = target.vector_bytes // 4
-    few, many = Sizes(1, 128, 256, 2, 4, 3, 3, (1, 5)), Sizes(1, 32, 32, 4, 6, 2, 4, (20, 20))
+    few, many = Sizes(1, 128, 256, 2, 2, 16, 3, 3, (1, 5)), Sizes(1, 32, 32, 4, 4, 36, 2, 4, (20, 20))
     assert [default_point(sizes, target, lanes)["threads_by_channels"] for sizes in (few, many)] == [1, 0]
 
 

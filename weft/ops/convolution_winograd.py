@@ -1,12 +1,13 @@
-"""Winograd's convolution: 3 × 3 (any r × r) kernels with stride 1, by m × m tiles of the output.
+"""Winograd's convolution: kernels of 3 and 5 taps a side with stride 1, by m × m tiles of the output.
 
-    WinogradConv(x, u, w, bias?)  tile=m, pads=[top, left, bottom, right], each 0 or 1      domain "weft"
+    WinogradConv(x, u, w, bias?)  tile=m, pads=[top, left, bottom, right], less than half a window   domain "weft"
                                   block=[tiles down, tiles across], for images of open size
 
 `u` is the transformed weight G g Gᵀ, of shape (t, t, channels in, channels out) with t = m + r - 1, which a pass makes
 from a constant weight when a model is compiled (`transform_weight`); `w` is that weight itself, as (r, r, channels in,
-channels out). A tile of the output costs t² products for each pair of channels instead of m² r². The matrices come from
-the interpolation points of Toom and Cook:
+channels out). A tile of the output costs t² products for each pair of channels instead of m² r². A side of a window
+that has one tap stays as it is (m = t = r = 1), and a line is an image of one column: `x` of three dimensions. The
+matrices come from the interpolation points of Toom and Cook:
 
     y = Aᵀ [(G g) ⊙ (Bᵀ d)]          g: r taps, d: t inputs, y: m outputs of a correlation
 
@@ -28,7 +29,8 @@ again, so its error grows with the largest of them, and a NaN reaches all. A til
     the largest magnitude around it   <=   MOST_SPREAD × the largest in each of its outputs' own windows,   and MOST
 
 which neither a NaN nor an infinity satisfies. Blocks of 2 × 2 that start at the tile's second row and column make that
-cheap: the windows of two neighbouring outputs share such a block, and the tile and its border are a few of them. Their
+cheap: the windows of two neighbouring outputs share such a block, and the tile and its border are a few of them (along
+a side of one tap blocks are single elements). Their
 peaks take two whole-number operations for each element of the input, whatever the number of outputs (the bits of
 magnitudes compare as the magnitudes do, NaN above all).
 """
@@ -121,26 +123,39 @@ def as_array(matrix: Sequence[Row], dtype: Any = np.float64) -> Array:
     return np.array([[float(v) for v in row] for row in matrix], dtype)
 
 
+def side(tile: int, taps: int) -> int:
+    """Outputs of a tile along a side of a window."""
+    return tile if taps > 1 else 1
+
+
 def transform_weight(weight: Array, tile: int) -> Array:
-    """G g Gᵀ of a weight (out, in, r, r), in double precision, as (t, t, in, out) of the weight's own type."""
-    g = as_array(matrices(tile, weight.shape[2]).weight)
-    made = np.einsum("xk,oikl,yl->xyio", g, weight.astype(np.float64), g, optimize=True)
+    """G g Gᵀ of a weight (out, in, r[, r]), in double precision, as (t, t, in, out) of the weight's own type."""
+    weight = weight.reshape(*weight.shape, *[1] * (4 - weight.ndim))
+    down, across = (as_array(matrices(side(tile, taps), taps).weight) for taps in weight.shape[2:])
+    made = np.einsum("xk,oikl,yl->xyio", down, weight.astype(np.float64), across, optimize=True)
     return np.ascontiguousarray(made.astype(weight.dtype))
 
 
 def direct_weight(weight: Array) -> Array:
-    """A weight (out, in, r, r) as uneven tiles read it: (r, r, in, out)."""
-    return np.ascontiguousarray(weight.transpose(2, 3, 1, 0))
+    """A weight (out, in, r[, r]) as uneven tiles read it: (r, r, in, out)."""
+    return np.ascontiguousarray(weight.reshape(*weight.shape, *[1] * (4 - weight.ndim)).transpose(2, 3, 1, 0))
 
 
 # ---------------------------------------------------------------------------------------------------------- inference
 
 
-def _padding(use: Use) -> Pads:
-    flat = [int(p) for p in use.get("pads") or [0] * 4]
-    if len(flat) != 4 or not {*flat} <= {0, 1}:
-        raise use.error(f"pads is {flat}; four numbers are needed, each 0 or 1")
-    return (flat[0], flat[2]), (flat[1], flat[3])
+def _padding(use: Use, rank: int, taps: Sequence[int]) -> Pads:
+    """What is around an image, of two sides always."""
+    flat = [int(p) for p in use.get("pads") or [0] * 2 * (rank - 2)]
+    if len(flat) != 2 * (rank - 2) or any(not 0 <= p <= (r - 1) // 2 for p, r in zip(flat, [*taps[: rank - 2]] * 2)):
+        raise use.error(f"pads is {flat}; two numbers a side are needed, none over half a window of {list(taps)}")
+    return pads_of(flat)
+
+
+def pads_of(flat: Sequence[int]) -> Pads:
+    """The attribute as pairs; none across a line."""
+    pairs = list(zip(flat, flat[len(flat) // 2 :]))
+    return tuple([*pairs, (0, 0)][:2])
 
 
 def _tile(use: Use) -> int:
@@ -152,16 +167,14 @@ def _tile(use: Use) -> int:
 
 def _infer(c: Infer) -> list[Type]:
     x, u, w = (c.tensor(position) for position in range(3))
-    if x.shape is None or u.shape is None:
+    if x.shape is None or u.shape is None or w.shape is None:
         return [TensorType(x.dtype, None)]
-    tile = _tile(c)
-    size = u.dims[0]
-    if not isinstance(size, int) or size <= tile:
-        raise c.error(f"an input {x!r} with a transformed weight {u!r} for tiles of {tile} × {tile}")
-    less = size - tile
-    if less < 2 or (w.shape is not None and w.dims != (less + 1, less + 1, *u.dims[2:])):
+    tile, taps = _tile(c), numbers_in(w.dims[:2])
+    if len(x.dims) not in (3, 4) or any(r % 2 == 0 for r in taps) or (len(x.dims) == 3 and taps[1] != 1):
+        raise c.error(f"an input {x!r} with a weight {w!r}")
+    if u.dims[:2] != tuple(side(tile, r) + r - 1 for r in taps) or max(taps) == 1:
         raise c.error(f"a weight {w!r} beside its transform {u!r} for tiles of {tile} × {tile}")
-    spatial = [minus(plus(d, a + b), less) for d, (a, b) in zip(x.dims[2:], _padding(c))]
+    spatial = [minus(plus(d, a + b), r - 1) for d, r, (a, b) in zip(x.dims[2:], taps, _padding(c, len(x.dims), taps))]
     if any(isinstance(d, int) and d < 1 for d in spatial):
         raise c.error(f"the kernel does not fit into {x!r}")
     return [TensorType(x.dtype, (x.dims[0], u.dims[3], *spatial))]
@@ -174,86 +187,100 @@ def _evaluate(c: Evaluate, x: Array, u: Array, w: Array, bias: Array | None = No
     """The meaning: the same sums in the type of the accumulator."""
     tile, wide = _tile(c), np.dtype(accumulator(str(x.dtype)))
     with np.errstate(all="ignore"):
-        made = winograd_arrays(x.astype(wide), u.astype(wide), w.astype(wide), tile, _padding(c))
+        made = winograd_arrays(x.astype(wide), u.astype(wide), w.astype(wide), tile, _padding(c, x.ndim, w.shape[:2]))
     return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(x.dtype))
 
 
 def winograd_arrays(x: Array, u: Array, w: Array, tile: int, pads: Pads) -> Array:
     """The convolution of arrays, in their own type."""
-    taps = w.shape[0]
-    size = tile + taps - 1
-    outs = [n + a + b - taps + 1 for n, (a, b) in zip(x.shape[2:], pads)]
-    counts = [-(-n // tile) for n in outs]
-    reach = tuple((a, k * tile + taps - 1 - n - a) for n, k, (a, _) in zip(x.shape[2:], counts, pads))
-    padded = pad_array(x, reach)
+    if x.ndim == 3:
+        return winograd_arrays(x[..., None], u, w, tile, pads)[..., 0]
+    taps, sizes = w.shape[:2], u.shape[:2]
+    sides = [side(tile, r) for r in taps]
+    outs = [n + a + b - r + 1 for n, r, (a, b) in zip(x.shape[2:], taps, pads)]
+    counts = [-(-n // m) for n, m in zip(outs, sides)]
+    ends = zip(x.shape[2:], counts, sides, taps, pads)
+    padded = pad_array(x, tuple((a, k * m + r - 1 - n - a) for n, k, m, r, (a, _) in ends))
     windows = np.lib.stride_tricks.sliding_window_view
-    view = windows(padded, (size, size), axis=(2, 3))[:, :, ::tile, ::tile]
-    found = matrices(tile, taps)
-    b, a = as_array(found.input, x.dtype), as_array(found.output, x.dtype)
-    v = np.einsum("xi,ncpqij,yj->xynpqc", b, view, b, optimize=True)
-    m = np.matmul(v.reshape(size, size, -1, x.shape[1]), u)
-    y = np.einsum("ix,xynpqo,jy->nopiqj", a, m.reshape(*v.shape[:5], -1), a, optimize=True)
-    whole = y.reshape(x.shape[0], u.shape[3], counts[0] * tile, counts[1] * tile)
-    uneven = uneven_tiles(x, tile, taps, pads, outs).repeat(tile, axis=1).repeat(tile, axis=2)
+    view = windows(padded, sizes, axis=(2, 3))[:, :, :: sides[0], :: sides[1]]
+    found = [matrices(m, r) for m, r in zip(sides, taps)]
+    (b, d), (a, e) = (
+        [as_array(matrix, x.dtype) for matrix in kind] for kind in zip(*((f.input, f.output) for f in found))
+    )
+    v = np.einsum("xi,ncpqij,yj->xynpqc", b, view, d, optimize=True)
+    m = np.matmul(v.reshape(*sizes, -1, x.shape[1]), u)
+    y = np.einsum("ix,xynpqo,jy->nopiqj", a, m.reshape(*v.shape[:5], -1), e, optimize=True)
+    whole = y.reshape(x.shape[0], u.shape[3], counts[0] * sides[0], counts[1] * sides[1])
+    uneven = uneven_tiles(x, tile, taps, pads, outs).repeat(sides[0], axis=1).repeat(sides[1], axis=2)
     if uneven.any():
-        plain = np.einsum("ncpqij,ijco->nopq", windows(padded, (taps, taps), axis=(2, 3)), w, optimize=True)
+        plain = np.einsum("ncpqij,ijco->nopq", windows(padded, taps, axis=(2, 3)), w, optimize=True)
         whole = np.where(uneven[:, None], plain, whole)
     return np.ascontiguousarray(whole[:, :, : outs[0], : outs[1]])
 
 
-def uneven_tiles(x: Array, tile: int, taps: int, pads: Pads, outs: Sequence[int]) -> Array:
+def uneven_tiles(x: Array, tile: int, taps: Sequence[int], pads: Pads, outs: Sequence[int]) -> Array:
     """Whether each tile (image, row, column) is computed directly."""
-    axes = [_Blocks(n, a, out, tile, taps) for n, (a, _), out in zip(x.shape[2:], pads, outs)]
+    axes = [_Blocks(n, a, out, tile, r) for n, r, (a, _), out in zip(x.shape[2:], taps, pads, outs)]
     sizes = np.pad(np.abs(x).max(axis=1), ((0, 0), *[axis.padding for axis in axes]))
-    peaks = sizes.reshape(len(x), axes[0].count, 2, axes[1].count, 2).max(axis=(2, 4))
+    peaks = sizes.reshape(len(x), axes[0].count, axes[0].step, axes[1].count, axes[1].step).max(axis=(2, 4))
     rows, columns = ([axis.around(np.arange(axis.tiles), j, np) for j in range(axis.reach)] for axis in axes)
     around = np.maximum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
-    rows, columns = ([axis.inside(np.arange(axis.tiles), j, np) for j in range(tile // 2)] for axis in axes)
+    rows, columns = ([axis.inside(np.arange(axis.tiles), j, np) for j in range(axis.half)] for axis in axes)
     least = np.minimum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
     return np.asarray(~(around <= np.minimum(least * x.dtype.type(MOST_SPREAD), MOST)))
 
 
 class _Blocks:
     """Blocks of two along one dimension: block k holds the padded positions 2k - 1 and 2k; `count` of them from `first`
-    on hold some of the image. A tile reads `reach` of them; beyond the image the last one stands for the others.
+    on hold some of the image. A tile reads `reach` of them; beyond the image the last one stands for the others. Where
+    windows have one tap, a block is one element.
     """
 
-    __slots__ = ("size", "before", "half", "tiles", "reach", "first", "count", "last")
+    __slots__ = ("size", "before", "step", "half", "tiles", "reach", "first", "count", "shared", "last")
 
     def __init__(self, size: Any, before: int, out: Any, tile: int, taps: int) -> None:
-        self.size, self.before, self.half = size, before, tile // 2
+        tile, step = side(tile, taps), 2 if taps > 1 else 1
+        self.size, self.before, self.step, self.half = size, before, step, tile // step
         self.tiles: Any = divided(out, tile, up=True)
-        self.reach = (tile + taps - 1) // 2 + 1
-        self.first = (before + 1) // 2
-        self.count: Any = tidy((size + before) // 2 + 1 - self.first)
-        self.last = tidy((out - 1) // 2 + 1 - self.first)
+        self.reach = (tile + taps - 3 + step) // step + 1
+        self.first = (before + step - 1) // step
+        self.count: Any = tidy((size + before + step - 2) // step + 1 - self.first)
+        self.shared = (taps + 1) // 4 - self.first
+        """The block in the middle of what the first two windows share: the same for each two more."""
+        self.last = tidy((out - 1) // step + self.shared)
         """The block of the last output that there is."""
 
     @property
     def padding(self) -> tuple[int, int]:
         """What the image lacks before and behind it to be made of whole blocks."""
         before = self.start
-        return before, tidy(2 * self.count - before - self.size)  # type: ignore[return-value]
+        return before, tidy(self.step * self.count - before - self.size)  # type: ignore[return-value]
 
     @property
     def start(self) -> int:
         """How much the first block begins before the image."""
-        return self.before + 1 - 2 * self.first
+        return self.before + self.step - 1 - self.step * self.first
 
-    def place(self, block: Expr, step: Expr) -> Expr:
-        """An element of a block; where a part of it is outside of the image, its other one again."""
+    def place(self, block: Expr, step: Expr) -> tuple[Expr, list[Expr]]:
+        """An element of a block, and the tests whether it is one of the image. Where the image's size is open, its
+        other element stands for one beyond the end."""
+        if self.step == 1:
+            return block, []
         at = 2 * block + (step - self.start)
-        at = te.maximum(at, 0) if self.start else at
-        whole = isinstance(self.size, int) and not self.padding[1]
-        return at if whole else te.minimum(at, self.size - 1)
+        tests = [at >= 0] if self.start else []
+        if isinstance(self.size, int):
+            return at, [*tests, at < self.size] if self.padding[1] else tests
+        return te.minimum(at, self.size - 1), tests
 
     def around(self, tile: Any, j: int, functions: Any) -> Any:
         """The j-th block of those that a tile reads."""
+        if self.step == 1:
+            return tile
         return functions.minimum(functions.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
 
     def inside(self, tile: Any, j: int, functions: Any) -> Any:
         """The block that the windows of a tile's outputs 2j and 2j + 1 share."""
-        return functions.minimum(tile * self.half + (1 + j - self.first), self.last)
+        return tile if self.step == 1 else functions.minimum(tile * self.half + (self.shared + j), self.last)
 
 
 # ------------------------------------------------------------------------------------------------------------ tensors
@@ -317,7 +344,7 @@ def _pairs(row: Row, entry: Callable[[int], Expr]) -> Expr:
             terms.append((row[k], both))
         else:
             terms.append((row[k], entry(k)))
-    if row[end]:
+    if end and row[end]:
         terms.append((row[end], entry(end)))
     for factor, value in terms:
         scaled = value if factor == 1 else value * te.const(float(factor), value.dtype)
@@ -338,7 +365,8 @@ class _Tiles(NamedTuple):
     """How tiles are numbered: by images, and in each by their place. An image of open size is cut into blocks of
     `tall` × `wide` tiles, which are two more axes of images; any other is one block."""
 
-    tile: int
+    down: int
+    across: int
     tall: Any
     wide: Any
     images: tuple[Any, ...]
@@ -353,12 +381,12 @@ class _Tiles(NamedTuple):
         """The first row and column of a block, in tiles."""
         return (images[1] * self.tall, images[2] * self.wide) if len(images) == 3 else (0, 0)
 
-    def of(self, n: Expr, h: Expr, w: Expr) -> tuple[Expr, ...]:
+    def of(self, n: Expr, h: Expr, w: Expr | int) -> tuple[Expr, ...]:
         """Where the tile of an element stands."""
         if len(self.images) == 1:
-            return n, h // self.tile * self.wide + w // self.tile
-        rows, columns = self.tall * self.tile, self.wide * self.tile
-        return n, h // rows, w // columns, h % rows // self.tile * self.wide + w % columns // self.tile
+            return n, h // self.down * self.wide + w // self.across
+        rows, columns = self.tall * self.down, self.wide * self.across
+        return n, h // rows, w // columns, h % rows // self.down * self.wide + w % columns // self.across
 
 
 def winograd_tensors(
@@ -369,58 +397,66 @@ def winograd_tensors(
     An image of open size is computed in blocks of `block` tiles, the last ones beyond its end.
     """
     batch, _, *spatial = dims_of(x)
-    size, found = sizes_of(u)[0], matrices(tile, sizes_of(w)[0])
+    taps, sides = sizes_of(w)[:2], [side(tile, r) for r in sizes_of(w)[:2]]
+    found = matrices(sides[1], taps[1])
     if block:
-        blocks = [divided(n, k * tile, up=True) for n, k in zip(out[2:], block)]
-        tiles = _Tiles(tile, block[0], block[1], (batch, *blocks))
-        padded = _blocks_of(x, tiles, size - tile, pads)
+        blocks = [divided(n, k * m, up=True) for n, k, m in zip(out[2:], block, sides)]
+        tiles = _Tiles(sides[0], sides[1], block[0], block[1], (batch, *blocks))
+        padded = _blocks_of(x, tiles, taps, pads)
     else:
-        tall, wide = (-(-n // tile) for n in numbers_in(out[2:]))
-        tiles = _Tiles(tile, tall, wide, (batch,))
-        ends = zip(numbers_in(spatial), (tiles.tall, tiles.wide), pads)
-        reach = tuple((a, max(k * tile + size - tile - n - a, 0)) for n, k, (a, _) in ends)
+        counts = [-(-n // m) for n, m in zip([*numbers_in(out[2:]), 1], sides)]
+        tiles = _Tiles(sides[0], sides[1], counts[0], counts[1], (batch,))
+        ends = zip(numbers_in(spatial), counts, sides, taps, pads)
+        reach = tuple((a, max(k * m + r - 1 - n - a, 0)) for n, k, m, r, (a, _) in ends)
         padded = pad_tensor(x, dims_of(x), reach, lambda: 0, name=PADDED)
-    back = _transformed(padded, u, tiles)
-    uneven = _uneven(x, tiles, sizes_of(w)[0], pads, out)
+    back = _transformed(padded, u, taps, tiles)
+    uneven = _uneven(x, tiles, tile, taps, pads, out)
     direct = _direct(x, w, uneven, pads, out, tiles)
 
-    def element(n: Expr, co: Expr, h: Expr, w: Expr, row: Row) -> Expr:
-        return _pairs(row, lambda b: back[(h % tile, b, *tiles.of(n, h, w), co)])
+    def element(n: Expr, co: Expr, at: At, row: Row) -> Expr:
+        return _pairs(row, lambda b: back[(at[0] % sides[0], b, *tiles.of(n, *_place(at)), co)])
 
-    def body(n: Expr, co: Expr, h: Expr, w: Expr) -> Expr:
-        made = _chosen(w % tile, found.output, lambda r: element(n, co, h, w, r))
-        return te.select(uneven[tiles.of(n, h, w)] > 0, direct[n, co, h, w], made)
+    def body(n: Expr, co: Expr, *at: Expr) -> Expr:
+        _, column = _place(at)
+        made = _chosen(column % sides[1], found.output, lambda r: element(n, co, at, r))
+        return te.select(uneven[tiles.of(n, *_place(at))] > 0, direct[(n, co, *at)], made)
 
     return te.stage(out, body, name=RESULT)
 
 
-def _blocks_of(x: te.Tensor, tiles: _Tiles, border: int, pads: Pads) -> te.Tensor:
+def _place(at: At) -> tuple[Expr, Any]:
+    """Row and column; a line is one column."""
+    return at[0], at[1] if len(at) == 2 else te.const(0, at[0].dtype)
+
+
+def _blocks_of(x: te.Tensor, tiles: _Tiles, taps: Sequence[int], pads: Pads) -> te.Tensor:
     """An image in blocks, each with the border that its tiles read: (*images, channels, rows, columns)."""
-    rows, columns = (n * tiles.tile + border for n in (tiles.tall, tiles.wide))
+    rows, columns = tiles.tall * tiles.down + taps[0] - 1, tiles.wide * tiles.across + taps[1] - 1
 
     def body(n: Expr, y: Expr, z: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
         top, left = tiles.first((n, y, z))
-        return _element(x, (n, c, top * tiles.tile + i - pads[0][0], left * tiles.tile + j - pads[1][0]))
+        return _element(x, (n, c, top * tiles.down + i - pads[0][0], left * tiles.across + j - pads[1][0]))
 
     return te.stage((*tiles.images, dims_of(x)[1], rows, columns), body, name=PADDED)
 
 
-def _transformed(padded: te.Tensor, u: te.Tensor, tiles: _Tiles) -> te.Tensor:
+def _transformed(padded: te.Tensor, u: te.Tensor, taps: Sequence[int], tiles: _Tiles) -> te.Tensor:
     """The input transformed, multiplied, and half transformed back: Aᵀ M."""
-    size, _, channels, features = sizes_of(u)
-    tile, wide, kind = tiles.tile, tiles.wide, accumulator(str(padded.dtype))
-    found = matrices(tile, size - tile + 1)
-    shape = (size, size, *tiles.images, tiles.count)
+    high, long, channels, features = sizes_of(u)
+    kind, line = accumulator(str(padded.dtype)), len(dims_of(padded)) == 3
+    down, across = matrices(tiles.down, taps[0]), matrices(tiles.across, taps[1])
+    shape = (high, long, *tiles.images, tiles.count)
 
     def given(at: At, c: Expr, i: int, j: Expr) -> Expr:
         *images, p = at
-        return padded[(*images, c, p // wide * tile + i, p % wide * tile + j)].astype(kind)
+        place = (p // tiles.wide * tiles.down + i, p % tiles.wide * tiles.across + j)
+        return padded[(*images, c, *place[: 1 if line else 2])].astype(kind)
 
     def rows_at(a: Expr, j: Expr, at: At, c: Expr) -> Expr:
-        return _chosen(a, found.input, lambda r: _halves(r, lambda i: given(at, c, i, j)))
+        return _chosen(a, down.input, lambda r: _halves(r, lambda i: given(at, c, i, j)))
 
     def taken_at(a: Expr, b: Expr, at: At, c: Expr) -> Expr:
-        return _chosen(b, found.input, lambda r: _halves(r, lambda j: rows[(a, j, *at, c)]))
+        return _chosen(b, across.input, lambda r: _halves(r, lambda j: rows[(a, j, *at, c)]))
 
     k = te.reduce_axis(channels, "ci")
 
@@ -428,32 +464,35 @@ def _transformed(padded: te.Tensor, u: te.Tensor, tiles: _Tiles) -> te.Tensor:
         return te.sum(taken[(a, b, *at, k.var)] * u[a, b, k.var, co].astype(kind), axis=k)
 
     def back_at(i: Expr, b: Expr, at: At, co: Expr) -> Expr:
-        return _chosen(i, found.output, lambda r: _pairs(r, lambda a: sums[(a, b, *at, co)]))
+        return _chosen(i, down.output, lambda r: _pairs(r, lambda a: sums[(a, b, *at, co)]))
 
     if len(tiles.images) == 1:
         rows = te.stage((*shape, channels), lambda a, j, n, p, c: rows_at(a, j, (n, p), c), name=ROWS)
         taken = te.stage((*shape, channels), lambda a, b, n, p, c: taken_at(a, b, (n, p), c), name=TAKEN)
         sums = te.stage((*shape, features), lambda a, b, n, p, co: sums_at(a, b, (n, p), co), name=SUMS)
-        return te.stage((tile, *shape[1:], features), lambda i, b, n, p, co: back_at(i, b, (n, p), co), name=BACK)
+        return te.stage((tiles.down, *shape[1:], features), lambda i, b, n, p, co: back_at(i, b, (n, p), co), name=BACK)
     rows = te.stage((*shape, channels), lambda a, j, n, y, z, p, c: rows_at(a, j, (n, y, z, p), c), name=ROWS)
     taken = te.stage((*shape, channels), lambda a, b, n, y, z, p, c: taken_at(a, b, (n, y, z, p), c), name=TAKEN)
     sums = te.stage((*shape, features), lambda a, b, n, y, z, p, co: sums_at(a, b, (n, y, z, p), co), name=SUMS)
-    made = (tile, *shape[1:], features)
+    made = (tiles.down, *shape[1:], features)
     return te.stage(made, lambda i, b, n, y, z, p, co: back_at(i, b, (n, y, z, p), co), name=BACK)
 
 
-def _uneven(x: te.Tensor, tiles: _Tiles, taps: int, pads: Pads, out: Sequence[Dim]) -> te.Tensor:
+def _uneven(x: te.Tensor, tiles: _Tiles, tile: int, taps: Sequence[int], pads: Pads, out: Sequence[Dim]) -> te.Tensor:
     """1 for each tile that is computed directly, else 0."""
     batch, channels, *spatial = dims_of(x)
-    kind, tile = accumulator(str(x.dtype)), tiles.tile
-    tall, wide = (_Blocks(n, a, size, tile, taps) for n, (a, _), size in zip(spatial, pads, out[2:]))
-    axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (2, "dy"), (2, "dx"))]
+    kind, sides = accumulator(str(x.dtype)), zip([*spatial, 1], taps, pads, [*out[2:], 1])
+    tall, wide = (_Blocks(n, a, size, tile, r) for n, r, (a, _), size in [*sides][:2])
+    axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (tall.step, "dy"), (wide.step, "dx"))]
     c, dy, dx = (axis.var for axis in axes)
     bits = BITS[kind]
 
     def magnitude(n: Expr, y: Expr, z: Expr) -> Any:
-        value = x[n, c, tall.place(y, dy), wide.place(z, dx)].astype(kind)
-        return te.max(te.reinterpret(te.abs(value), bits), axis=axes)
+        (row, inside), (column, across) = tall.place(y, dy), wide.place(z, dx)
+        value: Expr = x[(n, c, row, column)[: 2 + len(spatial)]]
+        tests = [*inside, *across]
+        value = te.if_then_else(te.all(*tests), value, te.const(0, x.dtype)) if tests else value
+        return te.max(te.reinterpret(te.abs(value.astype(kind)), bits), axis=axes)
 
     peaks = te.stage((batch, tall.count, wide.count), magnitude, name=PEAKS)
 
@@ -467,8 +506,8 @@ def _uneven(x: te.Tensor, tiles: _Tiles, taps: int, pads: Pads, out: Sequence[Di
         rows = [tall.around(row, j, te) for j in range(tall.reach)]
         columns = [wide.around(column, j, te) for j in range(wide.reach)]
         around = joined(te.maximum, n, rows, columns)
-        rows = [tall.inside(row, j, te) for j in range(tile // 2)]
-        columns = [wide.inside(column, j, te) for j in range(tile // 2)]
+        rows = [tall.inside(row, j, te) for j in range(tall.half)]
+        columns = [wide.inside(column, j, te) for j in range(wide.half)]
         least = joined(te.minimum, n, rows, columns)
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
@@ -481,14 +520,15 @@ def _uneven(x: te.Tensor, tiles: _Tiles, taps: int, pads: Pads, out: Sequence[Di
 
 def _direct(x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[Dim], tiles: _Tiles) -> te.Tensor:
     """The plain convolution where a tile is uneven; 0 elsewhere."""
-    taps, _, channels, _ = sizes_of(w)
+    down, across, channels, _ = sizes_of(w)
     kind = accumulator(str(x.dtype))
-    axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (taps, "kh"), (taps, "kw"))]
-    c, i, j = (axis.var for axis in axes)
+    axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (down, "kh"), (across, "kw"))]
+    c, *taps = (axis.var for axis in axes)
 
-    def body(n: Expr, co: Expr, h: Expr, v: Expr) -> Any:
-        product = _element(x, (n, c, h + i - pads[0][0], v + j - pads[1][0])).astype(kind) * w[i, j, c, co].astype(kind)
-        return te.sum(product, axis=axes, where=uneven[tiles.of(n, h, v)] > 0)
+    def body(n: Expr, co: Expr, *at: Expr) -> Any:
+        read = [place + tap - before for place, tap, (before, _) in zip(at, taps, pads)]
+        product = _element(x, (n, c, *read)).astype(kind) * w[(*taps, c, co)].astype(kind)
+        return te.sum(product, axis=axes, where=uneven[tiles.of(n, *_place(at))] > 0)
 
     return te.stage(out, body, name=DIRECT)
 
@@ -503,7 +543,9 @@ def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tens
     if is_empty(*c.types, *c.outputs):
         return None
     block = [int(n) for n in c.get("block") or ()]
-    return finish(c, winograd_tensors(x, u, w, _tile(c), _padding(c), c.out_dims(), block), bias)
+    return finish(
+        c, winograd_tensors(x, u, w, _tile(c), _padding(c, len(dims_of(x)), sizes_of(w)[:2]), c.out_dims(), block), bias
+    )
 
 
 register(
@@ -513,6 +555,6 @@ register(
     _compute,
     "complex",
     domain=DOMAIN,
-    takes="X:float[n c h w], U:float[t t c m], W:float[r r c m], B:float[m]?",
+    takes="X:float[n c *s], U:float[_ _ c m], W:float[_ _ c m], B:float[m]?",
     traits="bordered",
 )

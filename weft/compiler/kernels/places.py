@@ -7,7 +7,7 @@
 In: the nodes of a group, all of it laid out plainly: a convolution with a 1 × 1 window, a product with a matrix or an
 operator along rows, and elementwise work around it; or such work alone. Out: the same nodes on values of the other
 shape, in the same memory; None for another group. Lanes then go on from row to row, tiles meet one end, and threads
-divide all rows. It pays where sizes are open; and for images that fill vectors, where neither channels nor rows do.
+divide all rows. It pays where sizes are open; and where neither the channels of a group nor rows fill vectors.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def _places(node: Node, lanes: int) -> Callable[[Dims], Dims | None] | None:
         return None
     _, channels, *image = node.outputs[0].tensor.dims
     if node.outputs[0].tensor.is_static:
-        _, channels, height, width = node.outputs[0].tensor.static
-        if channels % lanes == 0 or width % lanes == 0 or height * width % lanes:
+        _, channels, _, width = node.outputs[0].tensor.static
+        if channels // int(attributes.get("group", 1)) % lanes == 0 or width % lanes == 0:
             return None
 
     def merged(dims: Dims) -> Dims | None:

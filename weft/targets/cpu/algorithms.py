@@ -3,7 +3,7 @@
 Cycles of a core, from the facts about the machine:
 
     products      multiply-adds, two vectors of them a cycle
-    transforms    a few cycles for each of the t² vectors of a tile, before and after the products
+    transforms    a few cycles for each vector of a tile and each side, before and after the products
     weights       bytes that do not stay in the second-level cache, streamed from behind it once a call
 
 Products and transforms overlap with the stream of weights only in part. Winograd's sums are less exact, the more so the
@@ -28,7 +28,15 @@ from weft.graph.shapes import typical
 from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
-from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight, winograd_arrays
+from weft.ops.convolution_winograd import (
+    DOMAIN,
+    MOST_SPREAD,
+    NAME,
+    direct_weight,
+    side,
+    transform_weight,
+    winograd_arrays,
+)
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx, model
@@ -44,7 +52,7 @@ MOST_WEIGHT = 2.0**32
 
 @dataclass(frozen=True)
 class Convolution:
-    """The sizes of a convolution with a 3 × 3 kernel and stride 1: `height` × `width` elements of the output."""
+    """The sizes of a convolution with stride 1: `height` × `width` elements of the output, a line as one column."""
 
     batch: int
     inputs: int
@@ -53,11 +61,23 @@ class Convolution:
     width: int
     model_bytes: int = 0
     """All weights of the model that it is a part of: what a call touches before it comes to this weight again."""
+    taps: tuple[int, int] = (3, 3)
 
     @property
     def elements(self) -> int:
         """The elements of a channel."""
         return self.batch * self.height * self.width
+
+    @property
+    def sides(self) -> int:
+        """Along how many sides it is transformed."""
+        return sum(taps > 1 for taps in self.taps)
+
+    def tiles(self, tile: int) -> tuple[int, int]:
+        """Tiles of all images, and the products that each takes for a pair of channels."""
+        sides = [side(tile, taps) for taps in self.taps]
+        count = math.prod(-(-n // m) for n, m in zip((self.height, self.width), sides))
+        return self.batch * count, math.prod(m + taps - 1 for m, taps in zip(sides, self.taps))
 
 
 def proposer(
@@ -132,13 +152,13 @@ def alternatives(
         return []
     facts, pads = found
     direct = direct_cycles(facts, target)
-    attributes: dict[str, Any] = {"pads": [pads[0][0], pads[1][0], pads[0][1], pads[1][1]]}
+    attributes: dict[str, Any] = {"pads": [pair[end] for end in (0, 1) for pair in pads]}
     made, good = [], ranked_tiles(facts, target)
-    rest = model.WINOGRAD_TILES if is_measured(node.outputs[0].name) and _takes_tiles(facts, target) else ()
+    rest = tiles_for(facts.taps) if is_measured(node.outputs[0].name) and _takes_tiles(facts, target) else ()
     for tile in dict.fromkeys([*good, *rest]):
         if error_of(weight, tile) > model.MOST_ERROR:
             continue
-        extra = (tile + 2) ** 2 * weight.nbytes // 9  # the weight itself stays
+        extra = facts.tiles(tile)[1] * weight.nbytes // math.prod(facts.taps)  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
         if node.inputs[0] is not None and any(not isinstance(side, int) for side in node.inputs[0].tensor.dims[2:]):
             attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
@@ -151,7 +171,7 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
     typical one, where the last block of a side is computed as a whole. Blocks side by side share a pass over the
     weights, as many as stay in the cache."""
     cache = target.cache_bytes[1] or 256 << 10
-    vectors, pair = (tile + 2) ** 2, facts.inputs * facts.outputs
+    vectors, pair = facts.tiles(tile)[1], facts.inputs * facts.outputs
     sides = [
         [-(-n // tile) for n in ([size] if isinstance(dim, int) else model.open_sizes(size))]
         for size, dim in zip((facts.height, facts.width), dims)
@@ -166,7 +186,8 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
         rows, columns = register_tile(count, across, target.vector_registers)
         share = register_share(count, across, target.vector_registers)
         share *= min(1.0, rows * columns / 2 / (model.WEIGHT_CYCLES * columns))
-        moved, weights = vectors * count * (facts.inputs + facts.outputs), vectors * pair * min(count / together, 1.0)
+        moved = facts.sides * vectors * count * (facts.inputs + facts.outputs)
+        weights = vectors * pair * min(count / together, 1.0)
         products = vectors * count * pair
         one = _cycles(products, model.PRODUCT_SHARE * share, moved, weights, facts.model_bytes, target)
         filled = [sum(-(-n // k) * k for n in side) / sum(side) for side, k in zip(sides, block)]
@@ -188,17 +209,31 @@ def _facts(
     first = node.inputs[0]
     if first is None or not isinstance(first.type, TensorType) or first.type.shape is None:
         return None
-    if weight.dtype != np.float32 or weight.ndim != 4 or weight.shape[2:] != (3, 3) or first.type.dtype != "float32":
+    taps, is_open = weight.shape[2:], any(not isinstance(n, int) for n in first.type.dims[2:])
+    if (
+        weight.dtype != np.float32
+        or first.type.dtype != "float32"
+        or not tiles_for(taps)
+        or (is_open and taps != (3, 3))
+    ):
         return None
-    window = Window(Use(node), (3, 3))
+    window = Window(Use(node), taps)
     if int(node.attributes.get("group", 1)) != 1 or {*window.strides, *window.dilations} != {1}:
         return None
     pads = window.padding(first.type.dims[2:])
     batch, inputs, *spatial = typical(first.type.dims, sizes)
-    if any(p not in (0, 1) for pair in pads for p in pair):
+    if any(not 0 <= p <= (r - 1) // 2 for r, pair in zip(taps, pads) for p in pair):
         return None
-    height, width = (n + a + b - 2 for n, (a, b) in zip(spatial, pads))
-    return Convolution(batch, inputs, weight.shape[0], height, width, model_bytes), pads
+    height, width = [*(n + a + b - r + 1 for n, r, (a, b) in zip(spatial, taps, pads)), 1][:2]
+    return Convolution(batch, inputs, weight.shape[0], height, width, model_bytes, (*taps, 1)[:2]), pads
+
+
+def tiles_for(taps: Sequence[int]) -> tuple[int, ...]:
+    """The tiles that are considered for a window: none where its sides are not of one tap or a few, or an image is a
+    volume. A larger tile's sums are less exact by its inputs, whatever the window."""
+    if len(taps) not in (1, 2) or max(taps) == 1 or any(n % 2 == 0 for n in taps):
+        return ()
+    return tuple(m for m in model.WINOGRAD_TILES if m + max(taps) - 1 <= model.MOST_TILE_INPUTS)
 
 
 # ------------------------------------------------------------------------------------------------------------- counting
@@ -209,8 +244,8 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     if not _takes_tiles(facts, target):
         return []
     most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target)
-    times = {tile: winograd_cycles(facts, tile, target) for tile in model.WINOGRAD_TILES}
-    good = [tile for tile in model.WINOGRAD_TILES if times[tile] <= most]
+    times = {tile: winograd_cycles(facts, tile, target) for tile in tiles_for(facts.taps)}
+    good = [tile for tile in times if times[tile] <= most]
     if len(good) == 2 and times[good[1]] * model.AS_GOOD < times[good[0]]:
         good.reverse()
     return good
@@ -218,21 +253,25 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
 
 def _takes_tiles(facts: Convolution, target: Target) -> bool:
     lanes = target.vector_bytes // 4
-    return lanes >= 4 and not facts.inputs % lanes and not facts.outputs % lanes and min(facts.height, facts.width) >= 2
+    return (
+        lanes >= 4
+        and not facts.inputs % lanes
+        and not facts.outputs % lanes
+        and all(n >= 2 for n, taps in zip((facts.height, facts.width), facts.taps) if taps > 1)
+    )
 
 
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
-    products = 9 * facts.elements * facts.inputs * facts.outputs
-    return _cycles(products, model.DIRECT_SHARE, 0, 9 * facts.inputs * facts.outputs, facts.model_bytes, target)
+    weights = math.prod(facts.taps) * facts.inputs * facts.outputs
+    return _cycles(weights * facts.elements, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target)
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     """Winograd's, by tiles of tile × tile."""
-    vectors = (tile + 2) ** 2
-    tiles = facts.batch * -(-facts.height // tile) * -(-facts.width // tile)
+    tiles, vectors = facts.tiles(tile)
     products = vectors * tiles * facts.inputs * facts.outputs
-    moved = vectors * tiles * (facts.inputs + facts.outputs)
+    moved = facts.sides * vectors * tiles * (facts.inputs + facts.outputs)
     filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
     weights = vectors * facts.inputs * facts.outputs
     return _cycles(products, model.PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target)
@@ -255,6 +294,7 @@ def error_of(weight: Array, tile: int) -> float:
     random data, on data with a large mean, and beside an element as large as a tile may have (there the outputs count
     that do not read it, and all of a model's error is allowed).
     """
+    weight = weight.reshape(*weight.shape, *[1] * (4 - weight.ndim))
     order = np.argsort(np.abs(weight).max(axis=(1, 2, 3), initial=0.0), kind="stable")
     half = model.SAMPLE_OUTPUTS // 2
     chosen = order if len(order) <= model.SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
@@ -264,21 +304,26 @@ def error_of(weight: Array, tile: int) -> float:
         if not (np.isfinite(transformed).all() and np.abs(weight).max(initial=0.0) <= MOST_WEIGHT):
             return np.inf
         random = np.random.default_rng(0)
-        plain = random.standard_normal((1, weight.shape[1], 2 * tile + 2, 2 * tile + 2)).astype(np.float32)
+        sides = [2 * tile + taps - 1 if taps > 1 else 1 for taps in weight.shape[2:]]
+        plain = random.standard_normal((1, weight.shape[1], *sides)).astype(np.float32)
         errors = [_error(x, sample, transformed, tile) for x in (plain, plain + np.float32(2))]
-        blocks = np.lib.stride_tricks.sliding_window_view(np.abs(plain).max(axis=(0, 1)), (2, 2))
-        at = tile // 2 - 1
-        plain[0, 0, at, at] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
-        errors.append(_error(plain, sample, transformed, tile, at + 1) * model.MOST_ERROR / model.MOST_MODEL_ERROR)
+        pair = tuple(min(n, 2) for n in sides)
+        blocks = np.lib.stride_tricks.sliding_window_view(np.abs(plain).max(axis=(0, 1)), pair)
+        at = [tile // 2 - 1 if n > 1 else 0 for n in sides]
+        plain[0, 0, at[0], at[1]] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
+        errors.append(_error(plain, sample, transformed, tile, at) * model.MOST_ERROR / model.MOST_MODEL_ERROR)
     return max(errors)
 
 
-def _error(x: Array, weight: Array, transformed: Array, tile: int, first: int = 0) -> float:
-    """The error relative to the largest output, from the row `first` on."""
+def _error(x: Array, weight: Array, transformed: Array, tile: int, after: Sequence[int] = ()) -> float:
+    """The error relative to the largest output, of those behind a place along a side that windows move along."""
     node = Node("Conv", [], [], {})
-    exact = convolve_arrays(x.astype(np.float64), weight.astype(np.float64), Window(Use(node), (3, 3)), 1)
+    exact = convolve_arrays(x.astype(np.float64), weight.astype(np.float64), Window(Use(node), weight.shape[2:]), 1)
     made = winograd_arrays(x, transformed, direct_weight(weight), tile, ((0, 0), (0, 0)))
-    made, exact = made[:, :, first:], exact[:, :, first:]
+    if after:
+        rows, columns = (at + 1 if n > 1 else 0 for at, n in zip(after, x.shape[2:]))
+        columns = 0 if rows else columns
+        made, exact = made[:, :, rows:, columns:], exact[:, :, rows:, columns:]
     scale = np.abs(exact).max(axis=(0, 2, 3))
     error = np.abs(made - exact).max(axis=(0, 2, 3))
     if not np.isfinite(error).all():

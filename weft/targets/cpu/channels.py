@@ -20,7 +20,7 @@ from weft.ops.convolution_window import Window
 from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.algorithms import Convolution, ranked_tiles, winograd_cycles
+from weft.targets.cpu.algorithms import Convolution, ranked_tiles, tiles_for, winograd_cycles
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.sketches import conv, conv_rows
 
@@ -48,8 +48,8 @@ class _Sizes:
     step: int
     image: int
     """Elements of a channel of what it reads."""
-    plain: bool
-    """Whether Winograd's method knows it: a window of 3 × 3 that moves by one."""
+    window: tuple[int, int] | None
+    """The taps that Winograd's method sees, which move by one; None where it does not know them."""
 
 
 class _Priced:
@@ -92,8 +92,9 @@ class _Priced:
         near = not inner_input or self.block(sizes.inputs) <= model.LARGEST_STEP_OF_ROWS
         if not block or (near and not inner_output):
             ways.append(self.in_rows(sizes))
-        facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, sizes.height, sizes.width, self.model_bytes)
-        if sizes.plain and knobs.winograd:
+        if sizes.window is not None and knobs.winograd:
+            sides = (sizes.height, sizes.width) if len(sizes.taps) > 1 else (sizes.width, 1)
+            facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, *sides, self.model_bytes, sizes.window)
             tiles = ranked_tiles(facts, self.target)
             ways += [float(seconds(winograd_cycles(facts, tile, self.target), self.target)) for tile in tiles[:1]]
         return min(ways)
@@ -144,9 +145,10 @@ def _sizes(node: Node, sides: Sides) -> _Sizes:
     groups = 1 if int(node.attributes.get("group", 1)) == 1 else sides.outputs
     height = made[-2] if len(made) > 3 else 1
     pads = window.padding(image.tensor.static[2:])
-    plain = taps == (3, 3) and groups == 1 and {*window.strides, *window.dilations} == {1}
+    small = all(p <= (r - 1) // 2 for r, pair in zip(taps, pads) for p in pair)
+    plain = tiles_for(taps) and groups == 1 and {*window.strides, *window.dilations} == {1} and small
     return _Sizes(
         sides.inputs, sides.outputs, groups, taps, math.prod(made) // (made[1] * height * made[-1]), height, made[-1],
         window.strides[-2] if len(taps) > 1 else 1, math.prod(image.tensor.static) // image.tensor.static[1],
-        plain and all(p in (0, 1) for pair in pads for p in pair),
+        (taps[0], (*taps, 1)[1]) if plain else None,
     )  # fmt: skip

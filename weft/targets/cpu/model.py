@@ -76,8 +76,8 @@ SHORT_ROW = 4
 UNALIGNED = 2.0
 """How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
 
-TRANSFORM_CYCLES = 8.0
-"""For each vector of a tile that Winograd's method transforms, on each side of the products."""
+TRANSFORM_CYCLES = 4.0
+"""For each vector of a tile that Winograd's method transforms along one of its sides, before and after the products."""
 
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""
@@ -135,8 +135,9 @@ DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
 that a core gets from behind its second-level cache, with a whole model between two uses."""
 
-WINOGRAD_TILES = (2, 4)
-"""The tiles that are considered. 6 saves little more and is an order of magnitude less exact."""
+WINOGRAD_TILES, MOST_TILE_INPUTS = (2, 4), 6
+"""The tiles that are considered, and how many inputs one may have along a side. 6 saves little more and is an order of
+magnitude less exact: by its 8 inputs."""
 
 MOST_MODEL_ERROR = 1e-4
 """The error, relative to the output's scale, that a model may have by Winograd's method."""

@@ -91,10 +91,15 @@ def match(unit: Unit) -> Sketch | None:
             load_bytes(shape.image) / (lanes * shape.image.buffer.dtype.bytes) * model.STEPPED_LOADS / size.core.loads
         )
 
+    # What the first-level cache does not hold of a group's image comes again for each tile of its channels.
+    group, first = load_bytes(shape.image) * shape.group // extent(shape.channel), unit.target.cache_bytes[0]
+    passing = load_bytes(shape.image) / model.bytes_a_cycle(group, unit.target) if group > first else 0.0
+
     def cost(columns: Columns) -> Any:
         steps = again * counted(unit.facts) * unit.facts.depth / size.taps.count
         computing = model.crossed(unit.target) * steps * size.cycles(columns)
-        return seconds(model.overlapped(computing, model.stream_cycles(unit)) + copied, unit.target)
+        streaming = model.stream_cycles(unit) + (shape.group // columns["channels"] - 1) * passing
+        return seconds(model.overlapped(computing, streaming) + copied, unit.target)
 
     return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
 

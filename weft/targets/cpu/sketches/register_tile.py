@@ -30,7 +30,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import parallelize
+from weft.targets.cpu.default_loops import extent_of, parallelize
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 from weft.targets.cpu.sketches import nest
@@ -150,7 +150,7 @@ def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
     made = [name for name in names_of(s) if name not in known]
     packed = [name for name in made if plan.packed is not None and name.startswith(f"{plan.packed.buffer.name}_global")]
     unit.done.update([facts.block.name, unit.name, *(name for name in made if name not in packed)])
-    parallel = parallelize(s[unit.name], outer, facts.points * facts.depth, unit.target)
+    parallel = parallelize(s[unit.name], _shared(unit, plan, outer), facts.points * facts.depth, unit.target)
     attach = [parallel] if parallel is not None else list(outer[:1])
     attach_producers(s, unit.name, attach, unit.target, unit.done, skip=set(packed))
     for name in packed:
@@ -158,6 +158,15 @@ def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
             points = facts_of(block_named(s, name)).points
             parallelize(s[name], list(s[name].loops[:-1]), points, unit.target)
         unit.done.add(name)
+
+
+def _shared(unit: Unit, plan: TilePlan, outer: list[Var]) -> list[Var]:
+    """The loops that threads may share: that over rows alone stays apart where its last tile is cut and others are
+    enough. Fused with them, which rows there are would be a test in each step."""
+    rows = [extent(axis) for axis in unit.facts.spatial if axis.var is plan.row]
+    others = math.prod(extent_of(unit.schedule[unit.name], loop) for loop in outer[:-1])
+    uneven = bool(rows) and rows[0] % plan.rows != 0
+    return outer[:-1] if uneven and others >= max(unit.target.cores, 2) else outer
 
 
 def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> TilePlan | None:

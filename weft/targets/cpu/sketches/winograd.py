@@ -13,6 +13,8 @@ packed in panels of that width when the model is compiled, V in groups of lanes 
 An image of open size is cut into blocks of few tiles, so that little is computed beyond its end; a group of them side
 by side, which ends with the image, is what a block of tile rows is elsewhere.
 
+The transform of a side of one tap is none: then `rows` and `back` are inlined, and there is one less stage on the way.
+
 Before all that one pass over the input (threads) finds the tiles that are computed directly. Those are computed where a
 tile is transformed back, in one register tile; the loops over their products do not run for the others.
 """
@@ -27,6 +29,7 @@ from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
 from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
+from weft.plan.contraction import uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
@@ -58,12 +61,14 @@ CHANNEL = 1
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the program computes: tiles of `tile` outputs and `size` inputs, `tall` × `wide` of them in an image."""
+    """What the program computes: tiles of `down` × `across` outputs, each of `size` products for a pair of channels,
+    `tall` × `wide` of them in an image."""
 
     batch: int
     inputs: int
     outputs: int
-    tile: int
+    down: int
+    across: int
     size: int
     tall: int
     wide: int
@@ -83,11 +88,11 @@ class Sizes:
     @property
     def weight_bytes(self) -> int:
         """The transformed weight."""
-        return 4 * self.size**2 * self.inputs * self.outputs
+        return 4 * self.size * self.inputs * self.outputs
 
     def block_bytes(self, tile_rows: int, channels: int) -> int:
         """The transformed values of some rows of tiles."""
-        return 4 * self.size**2 * tile_rows * self.wide * channels
+        return 4 * self.size * tile_rows * self.wide * channels
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def match(unit: Unit) -> Sketch | None:
     """The sketch of a Winograd convolution; None for any other product."""
     s = unit.schedule
     names = names_of(s)
-    if unit.facts.block.name != SUMS or not {ROWS, TAKEN, BACK, PEAKS, UNEVEN, DIRECT} <= set(names):
+    if unit.facts.block.name != SUMS or not {TAKEN, PEAKS, UNEVEN, DIRECT} <= set(names):
         return None
     chain, lanes = _chain(s), unit.target.lanes(unit.facts.target.dtype)
     weight = next((load.buffer for load in unit.facts.loads if load.buffer.name != TAKEN), None)
@@ -125,7 +130,7 @@ def match(unit: Unit) -> Sketch | None:
 def _chain(s: Schedule) -> Chain | None:
     """The blocks from the transform back to the last that reads the one before alone, element by element."""
     found: list[Block] = []
-    buffer = facts_of(block_named(s, BACK)).target
+    buffer = facts_of(block_named(s, BACK if BACK in names_of(s) else SUMS)).target
     while buffer not in s.func.buffers:
         reader = sole_reader(s.func, buffer)
         if reader is None or facts_of(reader).is_reduction or len(reader.writes) != 1:
@@ -134,25 +139,37 @@ def _chain(s: Schedule) -> Chain | None:
             break
         found.append(reader)
         buffer = reader.writes[0].buffer
-    if not found or len(found[-1].axes) not in (4, 5):
+    if not found or len(found[-1].axes) not in (_rank(s), _rank(s) + 1):
         return None
     return Chain(tuple(block.name for block in found[:-1]), found[-1].name)
 
 
+def _in_blocks(s: Schedule) -> bool:
+    return PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
+
+
+def _rank(s: Schedule) -> int:
+    """The axes of an image, channels in blocks or not: 4, or 3 for a line, of whose elements none lie across."""
+    direct = facts_of(block_named(s, DIRECT))
+    return 4 if sum(uses(load, direct.reduce[2]) for load in direct.loads) > 1 else 3
+
+
 def _sizes(s: Schedule, chain: Chain) -> Sizes:
-    sums, back, final = (block_named(s, name) for name in (SUMS, BACK, chain.final))
+    sums, direct, final = (block_named(s, name) for name in (SUMS, DIRECT, chain.final))
     facts = facts_of(sums)
-    tile, size = extent(back.axes[0]), extent(sums.axes[0])
-    batch, _, height, width = (extent(axis) for axis in final.axes[:4])
-    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
-    outputs = 1
-    for axis in facts.spatial[6 if in_blocks else 4 :]:
-        outputs *= extent(axis)
+    size = [extent(axis) for axis in sums.axes[:2]]
+    # Channels, then taps down and across.
+    taps = [extent(axis) for axis in facts_of(direct).reduce[1:3]]
+    down, across = (n - r + 1 for n, r in zip(size, taps))
+    batch, _, height, width = [*(extent(axis) for axis in final.axes[: _rank(s)]), 1][:4]
+    in_blocks = _in_blocks(s)
+    outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
+    tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
     if in_blocks:
-        tall, wide = ((extent(axis) - size) // tile + 1 for axis in block_named(s, PADDED).axes[4:6])
-        blocks = ceildiv(height, tall * tile), ceildiv(width, wide * tile)
-        return Sizes(batch, facts.depth, outputs, tile, size, tall, wide, blocks)
-    return Sizes(batch, facts.depth, outputs, tile, size, ceildiv(height, tile), ceildiv(width, tile))
+        sides = zip(block_named(s, PADDED).axes[4:6], size, (down, across))
+        tall, wide = ((extent(axis) - n) // tile + 1 for axis, n, tile in sides)
+        blocks = ceildiv(height, tall * down), ceildiv(width, wide * across)
+    return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, blocks)
 
 
 # ------------------------------------------------------------------------------------------------- the default point
@@ -202,7 +219,7 @@ def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
     by_channels = _blocks_cycles(sizes, target, passes, even_share(panels // at_once, cores), cache, 2 * taken)
     group = _group(sizes, short, sizes.inputs + sizes.outputs, cache // 2)
     tiles = {"threads_by_channels": 0, "blocks": group, "vectors": most, "panels": sizes.outputs // (most * lanes)}
-    unit = sizes.tile * (sizes.tall if sizes.blocks[0] >= sizes.blocks[1] else sizes.wide)
+    unit = sizes.tall * sizes.down if sizes.blocks[0] >= sizes.blocks[1] else sizes.wide * sizes.across
     shares = [even_share(ceildiv(n, unit), cores) for n in open_sizes(long * unit)]
     passes = long * ceildiv(short, group)
     by_tiles = _blocks_cycles(sizes, target, passes, sum(shares) / len(shares), cache, 0)
@@ -213,7 +230,7 @@ def _blocks_cycles(sizes: Sizes, target: Target, passes: int, share: float, cach
     """Cycles of the cores for the products of an image in blocks, with so many passes over weights that do not stay in
     the cache, and so many bytes moved beside them."""
     blocks = sizes.batch * sizes.blocks[0] * sizes.blocks[1]
-    products = sizes.size**2 * sizes.tall * sizes.wide * blocks * sizes.inputs * sizes.outputs
+    products = sizes.size * sizes.tall * sizes.wide * blocks * sizes.inputs * sizes.outputs
     computing = products * 4 / (2 * max(target.vector_bytes, 4)) / PRODUCT_SHARE
     weights = sizes.weight_bytes * (sizes.batch * passes if 2 * sizes.weight_bytes > cache else 1)
     return float(overlapped(computing, (weights + moved) / STREAM_BYTES) / share)
@@ -323,7 +340,7 @@ class _Sketch:
         self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
     ) -> None:
         self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
-        self.others = max(cores - 1, 1)
+        self.others, self.rank = max(cores - 1, 1), _rank(s)
         self.width = lanes * point["vectors"]
         if sizes.outputs % (self.width * point["panels"]):
             raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
@@ -336,7 +353,7 @@ class _Sketch:
         self.peaks()
         accumulate = s.cache_write(SUMS, "local")
         facts = facts_of(final.block)
-        lane = facts.spatial[-1 if len(facts.spatial) == 5 else CHANNEL].var
+        lane = facts.spatial[-1 if len(facts.spatial) > self.rank else CHANNEL].var
         # An output whose channels lie apart gets its elements from a small copy in which they lie together.
         apart = s.cache_write(facts.target.name, "local") if facts.store_step(lane) != 1 else None
         image, block, channels = self.outer_loops(final, by_channels)
@@ -365,27 +382,41 @@ class _Sketch:
             return
         facts = facts_of(block_named(self.s, PADDED))
         value = facts.store.value if facts.store is not None else None
-        if isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1 and len(facts.spatial) == 5:
+        if (
+            isinstance(value, Load)
+            and facts.step(value, facts.spatial[-1].var) == 1
+            and len(facts.spatial) == self.rank + 1
+        ):
             self.s[PADDED].compute_inline()
 
     def peaks(self) -> None:
-        """The largest magnitudes, in lanes that are joined last."""
+        """The largest magnitudes, in lanes that are joined last: channels, or the places of a plain image."""
         s, stage = self.s, self.s[PEAKS]
         channel, *rest = stage.reduce_axis
-        if len(rest) == 2:
-            channel, lane = stage.split(channel, factor=self.lanes)
-        else:
+        facts = facts_of(stage.block)
+        plain = len(rest) == 2 and facts.step(facts.loads[-1], facts.reduce[0].var) != 1
+        if len(rest) > 2:
             lane = rest.pop()
+        else:
+            lane = rest[self.rank - 3] if plain else stage.split(channel, factor=self.lanes)[1]
         partial = s.rfactor(stage, lane, factor_axis=3)
         stage.compute_at(s[UNEVEN], s[UNEVEN].axis[0])
         stage.unroll(stage.reduce_axis[0])
-        image, y, x, lane = partial.axis
+        image, *sides, lane = partial.axis
         channel, *rest = partial.reduce_axis
-        partial.reorder(image, y, channel, x, *rest, lane)
+        if plain:
+            along = sides.pop(self.rank - 3)
+            partial.reorder(image, *sides, along, lane, channel, *rest)
+            stretch, lane = partial.split(partial.fuse(along, lane), factor=self.lanes)
+            partial.reorder(*sides[:1], channel, *rest, stretch, lane)
+            y = sides[0] if self.rank == 4 else None
+        else:
+            y, x = sides
+            partial.reorder(image, y, channel, x, *rest, lane)
         nest.write_out(partial, *rest, lane)
-        vectors = extent_of(partial, channel) * extent_of(partial, x) * extent_of(partial, y) * 4
+        vectors = facts_of(partial.block).points * extent_of(partial, channel) * len(rest) * 2 // self.lanes
         # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
-        if vectors * self.others**2 >= LEAST_PARALLEL_WORK:
+        if y is not None and vectors * self.others**2 >= LEAST_PARALLEL_WORK:
             partial.parallel(partial.fuse(image, y) if self.sizes.batch > 1 else y)
 
     def split_lanes(self, stage: Stage, at: int, axes: int) -> tuple[Var, Var]:
@@ -401,13 +432,20 @@ class _Sketch:
             raise ScheduleError("winograd", stage.name, f"its channels do not lie in blocks of {self.lanes}")
         return loops[at], loops[axes]
 
+    def sides(self, stage: Stage) -> tuple[Var, Var]:
+        """The loops over rows and columns of an image; a line is one column."""
+        if self.rank == 4:
+            return stage.axis[2], stage.axis[3]
+        row, column = stage.split(stage.axis[2], factor=1)
+        return row, column
+
     def outer_loops(self, final: Stage, by_channels: bool) -> tuple[Var, Var, Var]:
         """The loops over images, blocks of tile rows and blocks of channels around everything."""
-        group, lane = self.split_lanes(final, CHANNEL, 4)
-        image, height, across = final.axis[0], *final.axis[2:4]
+        group, lane = self.split_lanes(final, CHANNEL, self.rank)
+        image, (height, across) = final.axis[0], self.sides(final)
         if self.sizes.in_blocks:
             return self.loops_over_blocks(final, group, (image, height, across, lane), by_channels)
-        block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.tile)
+        block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.down)
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
         first = (channels, image, block) if by_channels else (image, block, channels)
         final.reorder(*first, within, part, across, lane)
@@ -422,7 +460,7 @@ class _Sketch:
         sizes, (image, height, across, lane) = self.sizes, loops
         counts = [extent_of(final, loop) for loop in (height, across)]
         self.along = int((counts[0] >= counts[1]) != by_channels)
-        factors = [sizes.tall * sizes.tile, sizes.wide * sizes.tile]
+        factors = [sizes.tall * sizes.down, sizes.wide * sizes.across]
         factors[self.along] *= self.point["blocks"]
         down, part = final.split(height, factor=factors[0])
         right, side = final.split(across, factor=factors[1])
@@ -442,14 +480,15 @@ class _Sketch:
         if apart is not None:
             stage = apart
             stage.compute_at(final, at)
-            stretch, place = final.split(across, factor=self.lanes)  # squares, turned in registers
-            final.reorder(within, part, stretch, place, lane)
+            along, other = (across, part) if self.rank == 4 else (part, across)
+            stretch, place = final.split(along, factor=self.lanes)  # squares, turned in registers
+            final.reorder(within, other, stretch, place, lane)
             nest.write_out(final, place, lane)
-            within, lane = self.split_lanes(stage, CHANNEL, 4)
-            part, across = stage.axis[2:4]
+            within, lane = self.split_lanes(stage, CHANNEL, self.rank)
+            part, across = self.sides(stage)
             self.blocks_of_lanes(facts_of(stage.block).target.name)
-        tall, row = stage.split(part, factor=self.sizes.tile)
-        wide, column = stage.split(across, factor=self.sizes.tile)
+        tall, row = stage.split(part, factor=self.sizes.down)
+        wide, column = stage.split(across, factor=self.sizes.across)
         blocks: list[Var] = []
         if self.sizes.in_blocks and self.point["blocks"] > 1:  # those of a group, around their tiles
             if self.along:
@@ -465,9 +504,10 @@ class _Sketch:
             s[name].compute_at(stage, wide)
             s[name].set_scope("local")
             self.tile_of_outputs(s[name])
-        s[BACK].compute_at(stage, wide)
-        s[BACK].set_scope("local")
-        self.positions(s[BACK], first_inside=True)
+        if BACK in names_of(s):
+            s[BACK].compute_at(stage, wide)
+            s[BACK].set_scope("local")
+            self.positions(s[BACK], first_inside=True)
         s[DIRECT].compute_at(stage, wide, exact=False)
         s[DIRECT].set_scope("local")
         s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
@@ -477,8 +517,8 @@ class _Sketch:
 
     def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
         """The elements of a block between: one tile, one group of lanes; gives their loops."""
-        lane = stage.axis[-1] if len(stage.axis) == 5 else stage.axis[CHANNEL]
-        row, column = stage.axis[2:4]
+        lane = stage.axis[-1] if len(stage.axis) > self.rank else stage.axis[CHANNEL]
+        row, column = self.sides(stage)
         stage.reorder(row, column, lane)
         nest.write_out(stage, row, column, lane)
         return row, column, lane
@@ -538,10 +578,11 @@ class _Sketch:
     def blocks_of_lanes(self, name: str) -> None:
         """An image with the lanes of a group side by side."""
         buffer = next(b for b in self.s.func.allocations if b.name == name)
-        if len(buffer.shape) in (4, 6):
-            first = ["n"] if len(buffer.shape) == 4 else ["n", "y", "z"]
-            outputs = [*first, f"c // {self.lanes}", "h", "w", f"c % {self.lanes}"]
-            self.s.apply("transform_layout", buffer=name, inputs=[*first, "c", "h", "w"], outputs=outputs)
+        if len(buffer.shape) in (self.rank, 6):
+            first = ["n"] if len(buffer.shape) == self.rank else ["n", "y", "z"]
+            sides = ["h", "w"][: self.rank - 2]
+            outputs = [*first, f"c // {self.lanes}", *sides, f"c % {self.lanes}"]
+            self.s.apply("transform_layout", buffer=name, inputs=[*first, "c", *sides], outputs=outputs)
 
     def transform(self) -> Var:
         """The input's transform, tile by tile; gives the loop over groups of channels (and rows of tiles)."""
@@ -552,9 +593,10 @@ class _Sketch:
         row, tile = stage.split(tiles, factor=self.sizes.wide)
         stage.reorder(*images, group, row, tile, a, b, lane)
         nest.write_out(stage, a, b, lane)
-        s[ROWS].compute_at(stage, tile)
-        s[ROWS].set_scope("local")
-        self.positions(s[ROWS], first_inside=True)
+        if ROWS in names_of(s):
+            s[ROWS].compute_at(stage, tile)
+            s[ROWS].set_scope("local")
+            self.positions(s[ROWS], first_inside=True)
         if self.point["threads_by_channels"] == BOTH:
             group = stage.fuse(group, row)
         if PADDED in names_of(s):
@@ -562,7 +604,7 @@ class _Sketch:
             padded.compute_at(stage, group)
             padded.set_scope("local")
             loops = padded.axis
-            lane = loops[-1] if len(loops) == 5 + more else loops[CHANNEL + more]
+            lane = loops[-1] if len(loops) > self.rank + more else loops[CHANNEL + more]
             if not self.turn_squares(padded, lane):
                 padded.reorder(*[loop for loop in loops if loop is not lane], lane)
                 padded.vectorize(lane)
@@ -579,12 +621,12 @@ class _Sketch:
     def turn_squares(self, padded: Stage, lane: Var) -> bool:
         """Reads a plain image along its rows, and turns squares of it in registers; False where it cannot be."""
         loops = padded.axis
-        if len(loops) != 4:
+        if len(loops) != self.rank:
             return False
         with self.s.attempt("squares of the image") as tried:
             padded.pad(loops[-1], self.lanes)
             stretch, place = padded.split(loops[-1], factor=self.lanes)
-            padded.reorder(loops[0], loops[2], stretch, lane, place)
+            padded.reorder(loops[0], *loops[2:-1], stretch, lane, place)
             nest.write_out(padded, lane, place)
         return bool(tried)
 
