@@ -16,7 +16,7 @@ from weft.core.array_types import ArrayType
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, blame, evaluation_of, node_error, type_of
-from weft.runtime.model.fastcall import Fast
+from weft.runtime.model.fastcall import Fast, fitting
 from weft.runtime.model.runner import Engine, NativeRunner, OpenSizes
 
 Inner = Callable[..., Any]
@@ -196,16 +196,14 @@ class Runner(HostRunner, NativeRunner):
     def _control_call(self, step: HostStep, types: Sequence[ArrayType]) -> Fast:
         """A function like that of `fastcall`: None for what does not fit exactly, or while the host runs the node."""
         program, first = self.program, self._first
-        wanted = [(kind.numpy, kind.static) for kind in types]
+        fits = fitting(types)
 
         def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
             region = step.region
-            if out is not None or region is None or region.closed or len(arrays) != len(wanted):
+            if out is not None or region is None or region.closed or not fits(arrays):
                 return None
             values = first.copy()
-            for number, array, (dtype, shape) in zip(program.inputs, arrays, wanted):
-                if type(array) is not np.ndarray or array.dtype != dtype or array.shape != shape:
-                    return None
+            for number, array in zip(program.inputs, arrays):
                 values[number] = array
             taken = [values[number] for number in region.numbers]
             form = region.ready(taken)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import pytest
 
 import weft
+from weft.core.array_types import ArrayType
+from weft.core.errors import ArgumentError
+from weft.core.knobs import knobs
+from weft.expr.nodes import Var
+from weft.graph.ir import TensorType, Value
 from weft.models.builder import Builder
-from weft.runtime.model.fastcall import _packed
+from weft.runtime.model.fastcall import _packed, fitting
+from weft.runtime.model.module import SizeWarning
+from weft.runtime.model.stored import bound_key
 
 
 def test_thousands_of_addresses_are_packed() -> None:
@@ -59,3 +67,44 @@ def test_arrays_of_another_kind_are_left_to_the_long_way() -> None:
         pass
     else:
         raise AssertionError("a read-only array was written")
+
+
+def test_arrays_fit_types_with_names_for_sizes() -> None:
+    """Numbers are as they are, names the same wherever they are; anything but a plain array is left to the long way."""
+    fits = fitting([ArrayType("float32", ("n", 3, "m")), ArrayType("int64", ("m",)), ArrayType("float32", ())])
+    x, y, z = np.zeros((2, 3, 5), np.float32), np.zeros(5, np.int64), np.zeros((), np.float32)
+    assert fits([x, y, z]) and fits((np.zeros((9, 3, 0), np.float32), np.zeros(0, np.int64), z))
+    others = [[x, y], [x, np.zeros(4, np.int64), z], [x[:, :2], y, z], [x[::-1], y, z], [x[0], y, z],
+              [x.astype(float), y, z], [x.tolist(), y, z], [x, y.astype(np.int32), z], [x, y, np.float32(0)],
+              [x.astype(">f4"), y, z], [np.ma.array(x), y, z]]  # fmt: skip
+    assert not any(fits(one) for one in others)
+
+
+def test_the_short_way_of_all_sizes_is_left_where_it_does_not_lead() -> None:
+    """One form for all sizes: calls that fit, that do not, that are refused, and sizes that get a form of their own."""
+    b = Builder("sum", 0)
+    n = Var("n")
+    x, y = (Value(name, TensorType("float32", (n, 4))) for name in "xy")
+    b.inputs += [x, y]
+    graph = b.finish(b.node("Add", x, y), names=["sum"])
+    with knobs.override(sizes="open", cache=False):
+        module = weft.compile(graph, shapes={"x": (range(1, 9), 4), "y": (range(1, 9), 4)})
+    random = np.random.default_rng(0)
+    for size in (3, 7, 1, 3):
+        given = [random.standard_normal((size, 4)).astype(np.float32) for _ in range(2)]
+        np.testing.assert_array_equal(module(*given), given[0] + given[1])
+        out = np.empty_like(given[0])
+        np.testing.assert_array_equal(module(*given, out=out), out)
+        np.testing.assert_array_equal(module(given[0][::-1], given[1].tolist()), given[0][::-1] + given[1])
+    short = module._fast
+    assert short is not None and short(given, 1, None) is not None
+    assert short([given[0].tolist(), given[1]], 1, None) is None
+    with pytest.raises(ArgumentError, match=r"range\(1, 9\)"):
+        module(*(np.zeros((9, 4), np.float32) for _ in range(2)))
+    module._executor.keep(
+        bound_key(given, ()), weft.compile(graph, shapes={"x": (3, 4), "y": (3, 4)}).specializations[0]
+    )
+    assert short(given, 1, None) is None
+    np.testing.assert_array_equal(module(*given), given[0] + given[1])
+    with pytest.warns(SizeWarning):
+        np.testing.assert_array_equal(module(given[0], given[1][:1]), given[0] + given[1][:1])

@@ -71,6 +71,25 @@ def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[in
     return made
 
 
+def fitting(types: Sequence[ArrayType]) -> Callable[[Sequence[Any]], bool]:
+    """Whether arrays are numpy's, contiguous and of these types, whose sizes are numbers, or names: the same wherever
+    a name is."""
+    scope: dict[str, Any] = {"ndarray": np.ndarray}
+    tests, places = [f"len(arrays) == {len(types)}"], dict[Any, str]()
+    for at, kind in enumerate(types):
+        array, scope[f"d{at}"] = f"arrays[{at}]", kind.numpy
+        sizes = kind.shape or ()
+        tests += [f"type({array}) is ndarray", f"{array}.dtype == d{at}", f"{array}.ndim == {len(sizes)}"]
+        tests.append(f"{array}.flags.num & {READABLE} == {READABLE}")
+        for axis, size in enumerate(sizes):
+            place = f"{array}.shape[{axis}]"
+            wanted = str(size) if isinstance(size, int) else places.setdefault(size, place)
+            tests += [f"{place} == {wanted}"] * (place != wanted)
+    exec(compile(f"def fits(arrays): return {' and '.join(tests)}", "<types of a model>", "exec"), scope)  # noqa: S102
+    found: Callable[[Sequence[Any]], bool] = scope["fits"]
+    return found
+
+
 StepCall = Callable[..., int]
 """The values of a call, arrays of the caller for some of them, the address of the arena, the threads, and beside open
 sizes the sizes and the offsets of slots; a code."""

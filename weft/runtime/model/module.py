@@ -22,8 +22,9 @@ import numpy as np
 from weft.core import hooks
 from weft.core.array_types import ArrayType, element_name
 from weft.core.errors import ArgumentError, did_you_mean
-from weft.runtime.model.fastcall import Fast
+from weft.runtime.model.fastcall import Fast, fitting
 from weft.runtime.model.program import Port
+from weft.runtime.model.runner import OpenSizes
 from weft.runtime.threads import check_threads, get_threads
 
 
@@ -188,12 +189,19 @@ class Module:
         """Keeps the short way for inputs of these types, where their values decide nothing."""
         if self._fast_of is found or self._executor.binds_values:
             return
+        runner, inputs = found.runner, self._executor.signature.inputs
+        is_open = isinstance(runner, OpenSizes)
         types = [
-            ArrayType(v.type.dtype, a.shape)
-            for v, a in zip(self._executor.signature.inputs, arrays)
-            if isinstance(v.type, ArrayType)
+            v.type if is_open else ArrayType(v.type.dtype, a.shape)
+            for v, a in zip(inputs, arrays)
+            if isinstance(v.type, ArrayType) and not (is_open and (v.type.dtype == "string" or v.type.shape is None))
         ]
-        self._fast = found.runner.fast(types) if len(types) == len(arrays) else None
+        if len(types) < len(inputs):
+            self._fast = None
+        elif is_open:
+            self._fast = _while_chosen(self._executor, found, fitting(types))
+        else:
+            self._fast = runner.fast(types)
         self._fast_of = found
 
     def _bind(self, feeds: Mapping[str, Any]) -> tuple[list[Any], bool]:
@@ -314,6 +322,21 @@ def port_of(value: Any) -> Port:
         shape = None if kind.shape is None else tuple(d if isinstance(d, int) else str(d) for d in kind.shape)
         return Port(value.name, kind.dtype, shape)
     return Port(value.name, repr(kind), None)
+
+
+def _while_chosen(executor: Any, found: Any, fits: Callable[[Sequence[Any]], bool]) -> Fast:
+    """The short way of a form for all sizes: for arrays that fit, as long as they have no form of their own."""
+
+    def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
+        if out is not None or not fits(arrays):
+            return None
+        executor.check_ranges(arrays)
+        if executor.specialization(arrays) is not found:
+            return None
+        made: list[Any] = found.runner.run(arrays, threads)
+        return made
+
+    return fast
 
 
 def _as_array(given: Any, value: Any) -> Any:
