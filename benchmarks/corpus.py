@@ -3,8 +3,8 @@
     python -m benchmarks.corpus --folder corpus --seconds 600      measures; the same command goes on where it stopped
     python -m benchmarks.corpus --folder corpus --held-out         trained without one task, for each in turn: figures
     python -m benchmarks.corpus --folder corpus --train            writes the model for machines of this kind
-    python -m benchmarks.corpus --schedules records.sqlite --models resnet50 model.pt2 --target cuda --precision fp16
-                                                                   writes schedules that are in use: they ship
+    python -m benchmarks.corpus --schedules tuned/*.json --target cuda --precision fp16
+                                                                   what benchmarks.tuning put into use ships
 
 Records are those of `weft tune`. The tasks of benchmarks.search are never learnt from; where their records are given
 (`--also`), they are held-out tasks too.
@@ -16,6 +16,7 @@ import argparse
 import base64
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,8 @@ from rich.table import Table
 
 from benchmarks.cost_model import _conv, _dense, _matmul
 from benchmarks.search import SMALL, TASKS, chosen_points, task_of
-from weft import models
-from weft.compiler.lowering.graph import lower_graph
-from weft.compiler.module import bind_shapes
-from weft.compiler.passes import for_target, optimize
 from weft.compiler.precision import machine_of
-from weft.frontends.onnx import load as load_onnx
-from weft.graph.ir import Graph
-from weft.plan.overrides import Records, digest, recording
-from weft.schedule.trace import Trace
+from weft.targets.base import Target
 from weft.targets.registry import find_target
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import Group, Learned, cost_model, rank_correlation, recall
@@ -43,7 +37,7 @@ from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
 from weft.tuner.shipped import FILE, kind_of
 from weft.tuner.space import Space, space_of
-from weft.tuner.task import Task, tasks_of
+from weft.tuner.task import Task
 
 CORPUS: dict[str, Any] = {
     "conv 3x3 32→32 28": lambda: _conv(32, 32, 28, 3),
@@ -124,38 +118,16 @@ def write(kind: str, groups: dict[str, list[Group]]) -> None:
     FILE.write_text(json.dumps({"kind": kind, "models": rows}, indent=1) + "\n")
 
 
-def ship(names: list[str], paths: list[Path], wanted: str, precision: str | None) -> tuple[Path, int]:
-    """Writes the schedules that are in use for the kernels of models, each with what it was measured beside."""
-    target = machine_of(find_target(wanted), precision)
-    used: dict[str, Trace] = {}
-    for path in paths:
-        with Database(path) as database:
-            used |= database.accepted(target).traces
+def ship(paths: list[Path], wanted: str, target: Target) -> tuple[Path, int]:
+    """Writes schedules that were put into use, of programs that several models have the one that gained most."""
     file = FILE.with_name(f"schedules_{machine_key(target)}.json")
-    rows = {row["task"]: row for row in (json.loads(file.read_text())["schedules"] if file.exists() else [])}
-    for model in names:
-        with recording(Records()):
-            made = for_target(optimize(bind_shapes(_graph(model), None), {}, {}), target, precision)
-            lowered = lower_graph(made, target, lambda rest: None)
-        for task in tasks_of(made, lowered, target):
-            if task.key in used:
-                trace = json.loads(used[task.key].to_json())
-                row = {"task": task.key, "label": task.label, "model": Path(model).stem, "trace": trace}
-                rows[task.key] = {**row, "beside": digest(task.default())}
+    known = json.loads(file.read_text())["schedules"] if file.exists() else []
+    rows = {row["task"]: row for row in known}
+    for row in sorted((row for path in paths for row in json.loads(path.read_text())), key=lambda row: row["gain"]):
+        rows[row["task"]] = row
     lines = ",\n".join(json.dumps(row) for row in rows.values())
     file.write_text(f'{{"target": {json.dumps(wanted)}, "schedules": [\n{lines}\n]}}\n')
     return file, len(rows)
-
-
-def _graph(model: str) -> Graph:
-    """A built-in model, or that of a file."""
-    if model in models.names():
-        return models.make(model)
-    if model.endswith(".pt2"):
-        from weft.frontends.torch import load as load_torch
-
-        return load_torch(model).graph
-    return load_onnx(Path(model))
 
 
 def held_out(known: dict[str, tuple[Task, Space, dict[int, float]]], console: Console) -> None:
@@ -197,13 +169,13 @@ def main() -> None:
     parser.add_argument("--also", nargs="*", default=[], metavar="FILE", help="other databases that are read")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--train", action="store_true")
-    parser.add_argument("--schedules", nargs="*", default=[], metavar="FILE", help="databases whose schedules ship")
-    parser.add_argument("--models", nargs="*", default=[], help="with --schedules: for these")
+    parser.add_argument("--schedules", nargs="*", default=[], metavar="FILE", help="of benchmarks.tuning: they ship")
     parser.add_argument("--precision", help="with --schedules: bf16, fp16 or tf32")
     given = parser.parse_args()
     console, folder = Console(width=160), Path(given.folder)
     if given.schedules:
-        written, count = ship(given.models, [Path(one) for one in given.schedules], given.target, given.precision)
+        target = replace(machine_of(find_target(given.target), given.precision), is_host=True)  # where it is one's own
+        written, count = ship([Path(one) for one in given.schedules], given.target, target)
         console.print(f"wrote {written}: {count} schedules")
         return
     folder.mkdir(parents=True, exist_ok=True)

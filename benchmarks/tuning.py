@@ -3,6 +3,7 @@
     python -m benchmarks.tuning --budget 5m --jobs 2 --folder tuned           eleven models, two at a time, a core each
     python -m benchmarks.tuning --only resnet18 dqn --budget 150s             some of them
     python -m benchmarks.tuning --target cuda --precision fp16 --jobs 11      on one GPU, all at once: they take turns
+    python -m benchmarks.tuning --target cuda --precision fp16 --shipped      tunes nothing: what ships beside nothing
 
 The eight built-in models, and MobileNetV3-large, EfficientNet-B0 and Swin-T of timm with random weights (needs torch
 and timm); one image, one thread. Records are kept in the folder: the same command goes on. After tuning a model runs
@@ -13,6 +14,7 @@ least that it may be by chance; 1 where nothing was put into use. What each tria
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import os
@@ -27,10 +29,13 @@ from rich.table import Table
 from benchmarks.search import beside_each_other
 from weft import models
 from weft.graph.ir import Graph
-from weft.plan.overrides import Records
+from weft.plan.overrides import Records, digest
+from weft.schedule.trace import Trace
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning
 from weft.tuner.records import Record
+from weft.tuner.shipped import schedules
+from weft.tuner.task import Task
 
 BUILT_IN = ("bert_base", "resnet50", "resnet18", "mobilenet_v1", "mobilenet_v2", "lstm_lm", "dqn", "dcgan")
 TIMM = ("swin_tiny_patch4_window7_224", "efficientnet_b0", "mobilenetv3_large_100")
@@ -53,7 +58,8 @@ def graph_of(name: str) -> Graph:
 
 
 def tuned(name: str, budget: str, target: str, precision: str | None, folder: Path) -> dict[str, Any]:
-    """A model tuned, and what that gains: measured again."""
+    """A model tuned, and what that gains: measured again. What is in use is written down, as `benchmarks.corpus` ships
+    it. With a budget of 0 nothing is tuned: what ships is measured."""
     begun = time.monotonic()
     with Database(folder / f"{name}.sqlite") as database, (folder / f"{name}.log").open("w") as log:
 
@@ -68,13 +74,23 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
         # What loads models may open a GPU, which is then closed to children of its process.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             graph = pool.submit(graph_of, name).result()
-        tuning = make_tuning(graph, budget, target, precision, threads, database)
-        tuning.run(observe)
+        tuning = make_tuning(graph, budget or "1s", target, precision, threads, database)
+        if budget:
+            tuning.run(observe)
         for task in tuning.tasks:
             search = tuning.searches.get(task.key)
             said = f"{search.trials} trials, {search.gain:.3f}" if search else tuning.skipped.get(task.key, "")
             print(f"{1e6 * task.seconds:9.1f} µs  {task.calls} × {task.label}: {said}", file=log)
-        in_use = database.accepted(tuning.target)
+        in_use = database.accepted(tuning.target) if budget else schedules(tuning.target)
+        gains = {key: gain for key, (_, gain) in tuning.kept.items()}
+        rows = [
+            {**row_of(task, in_use.traces[task.key]), "model": name, "gain": gains.get(task.key, 1.0)}
+            for task in tuning.tasks
+            if task.key in in_use.traces
+        ]
+        if budget:
+            (folder / f"{name}.json").write_text(json.dumps(rows))
+            print(f"{len(gains)} schedules put into use: {tuning.verdict}", file=log, flush=True)
         checks = [tuning.measure(Records(), in_use) for _ in range(CHECKS) if in_use.traces or in_use.algorithms]
         for one in checks:
             print(f"beside the defaults: {one}", file=log, flush=True)
@@ -82,6 +98,12 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
         print(f"forms: {[(text, ratio) for text, _, ratio in tuning.algorithms]}", file=log)
         found = {"trials": tuning.trials, "expected": tuning.expected_gain(), "seconds": time.monotonic() - begun}
         return {"name": name, "verdict": worse, **found}
+
+
+def row_of(task: Task, trace: Trace) -> dict[str, Any]:
+    """A schedule as it ships: with what the planner chose that it was measured beside."""
+    steps = json.loads(trace.to_json())
+    return {"task": task.key, "label": task.label, "trace": steps, "beside": digest(task.default())}
 
 
 def main() -> None:
@@ -92,12 +114,14 @@ def main() -> None:
     parser.add_argument("--target", default="native,cores=1")
     parser.add_argument("--precision")
     parser.add_argument("--jobs", type=int, default=1, help="so many models at once, a core each")
+    parser.add_argument("--shipped", action="store_true", help="tune nothing")
     parser.add_argument("--folder", default="tuned", help="where records and logs go")
     given = parser.parse_args()
     console, folder = Console(width=150), Path(given.folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name in BUILT_IN + TIMM if not given.only or name in given.only]
-    jobs = [(tuned, name, given.budget, given.target, given.precision, folder) for name in names]
+    budget = "" if given.shipped else given.budget
+    jobs = [(tuned, name, budget, given.target, given.precision, folder) for name in names]
     table = Table("model", "before", "after", "times as fast", "at least", "expected of kernels", "trials", "seconds")
     ratios = []
     for row in beside_each_other(jobs, given.jobs, not given.target.startswith("cuda")):

@@ -6,6 +6,7 @@ loops have iterations, two iterations meet at one point. Sizes that are not know
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -18,47 +19,56 @@ from weft.loop.regions import conjuncts
 from weft.loop.tree import integer_params, reduction_loops
 from weft.schedule.primitives.limits import greatest_where
 
+Loop = tuple[Var, Expr]
+"""A variable and its extent."""
 TRIED = (5, 12, 31)
 """What a size is taken to be when it is not known (with something added, so that no two are the same)."""
 
 
 def keeps_apart(func: Func, block: Block, loop: For, inner: Sequence[For]) -> bool:
     """Whether iterations of a loop (and of the loops inside it) run a block at different points of its spatial axes."""
-    bindings = [b for a, b in zip(block.axes, block.bindings) if a.kind == "spatial"]
-    loops = [x for x in (loop, *inner) if any(uses_any(b, {x.var}) for b in bindings)]
-    if _by_digits(bindings, loops, conjuncts(block.predicate)):
+    bindings = tuple(b for a, b in zip(block.axes, block.bindings) if a.kind == "spatial")
+    around = tuple((x.var, x.extent) for x in (loop, *inner))
+    return _keep_apart(bindings, block.predicate, around, tuple(integer_params(func)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _keep_apart(bindings: tuple[Expr, ...], predicate: Expr, around: tuple[Loop, ...], params: tuple[Var, ...]) -> bool:
+    """The answer to one question, which is asked again after each step that leaves these loops as they are."""
+    loops = [(var, extent) for var, extent in around if any(uses_any(b, {var}) for b in bindings)]
+    if _by_digits(bindings, loops, conjuncts(predicate)):
         return True
-    return all(_values(bindings, loops, sizes) >= _iterations(loops, sizes) for sizes in _tried_sizes(func))
+    return all(_values(bindings, loops, sizes) >= _iterations(loops, sizes) for sizes in _tried_sizes(params))
 
 
-def _by_digits(bindings: Sequence[Expr], loops: Sequence[For], tests: Sequence[Expr]) -> bool:
+def _by_digits(bindings: Sequence[Expr], loops: Sequence[Loop], tests: Sequence[Expr]) -> bool:
     """Whether each binding writes its loops as the digits of one number, every digit above what those below can reach.
 
     `jc*256 + jr*48 + jt` keeps apart under the test `jr*48 + jt < 256`, though jr*48 + jt alone could pass 256.
     """
     ranges = Ranges()
-    for loop in loops:
-        ranges = ranges.with_loop(loop.var, loop.extent)
-    still: dict[Var, Expr] = {loop.var: index_expr(0) for loop in loops if int_value(loop.extent) == 1}
+    for var, extent in loops:
+        ranges = ranges.with_loop(var, extent)
+    still: dict[Var, Expr] = {var: index_expr(0) for var, extent in loops if int_value(extent) == 1}
     bindings, tests = ([substitute(e, still) for e in part] for part in (bindings, tests))
-    loops = [loop for loop in loops if loop.var not in still]
+    variables = [var for var, _ in loops if var not in still]
     seen: set[Var] = set()
     for binding in bindings:
         digits: list[tuple[int, Var]] = []
-        for loop in loops:
-            if uses_any(binding, {loop.var}):
-                grown = substitute(binding, {loop.var: loop.var + 1})
+        for var in variables:
+            if uses_any(binding, {var}):
+                grown = substitute(binding, {var: var + 1})
                 step = int_value(simplify(sub(grown, binding), ranges))
-                if step is None or step < 1 or loop.var in seen:
+                if step is None or step < 1 or var in seen:
                     return False
-                seen.add(loop.var)
-                digits.append((step, loop.var))
+                seen.add(var)
+                digits.append((step, var))
         below: Expr = index_expr(0)
         for step, variable in sorted(digits, key=lambda digit: digit[0]):
             if _reach(below, tests, ranges) >= step:
                 return False
             below = add(below, mul(variable, index_expr(step)))
-    return all(loop.var in seen for loop in loops)
+    return all(var in seen for var in variables)
 
 
 def _reach(e: Expr, tests: Sequence[Expr], ranges: Ranges) -> int:
@@ -91,15 +101,14 @@ def revisits(func: Func, block: Block, loops: Sequence[For]) -> bool:
 def covers_axes(func: Func, block: Block, loops: Sequence[For]) -> bool:
     """Whether loops have enough iterations to run a block at every point of its spatial axes."""
     spatial = [(a, b) for a, b in zip(block.axes, block.bindings) if a.kind != "reduce"]
-    used = [x for x in loops if any(uses_any(b, {x.var}) for _, b in spatial)]
+    used = [(x.var, x.extent) for x in loops if any(uses_any(b, {x.var}) for _, b in spatial)]
     return all(
         _iterations(used, sizes) >= math.prod(_number(axis.extent, sizes) for axis, _ in spatial)
-        for sizes in _tried_sizes(func)
+        for sizes in _tried_sizes(integer_params(func))
     )
 
 
-def _tried_sizes(func: Func) -> list[dict[Var, Expr]]:
-    sizes = integer_params(func)
+def _tried_sizes(sizes: Sequence[Var]) -> list[dict[Var, Expr]]:
     if not sizes:
         return [{}]
     return [{v: index_expr(base + 2 * i) for i, v in enumerate(sizes)} for base in TRIED]
@@ -114,16 +123,16 @@ def _number(e: Expr, sizes: dict[Var, Expr]) -> int:
     return max(value, 0)
 
 
-def _iterations(loops: Sequence[For], sizes: dict[Var, Expr]) -> int:
-    return math.prod(_number(loop.extent, sizes) for loop in loops)
+def _iterations(loops: Sequence[Loop], sizes: dict[Var, Expr]) -> int:
+    return math.prod(_number(extent, sizes) for _, extent in loops)
 
 
-def _values(bindings: Sequence[Expr], loops: Sequence[For], sizes: dict[Var, Expr]) -> int:
+def _values(bindings: Sequence[Expr], loops: Sequence[Loop], sizes: dict[Var, Expr]) -> int:
     """How many points the bindings can name while the loops run, the loops around standing still."""
     ranges = Ranges()
-    running = {loop.var for loop in loops}
-    for loop in loops:
-        ranges = ranges.with_loop(loop.var, _number(loop.extent, sizes))
+    running = {var for var, _ in loops}
+    for var, extent in loops:
+        ranges = ranges.with_loop(var, _number(extent, sizes))
     total = 1
     for binding in bindings:
         if not uses_any(binding, running):
