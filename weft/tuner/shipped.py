@@ -44,7 +44,11 @@ def trained_ahead(target: Target, signature: Any) -> Any:
 
 def schedules(target: Target) -> Records:
     """Schedules that ship for a machine: each holds while the planner chooses what it was measured beside."""
-    path = FILE.with_name(f"schedules_{machine_key(target)}.json")
+    return _schedules(FILE.with_name(f"schedules_{machine_key(target)}.json"))
+
+
+@functools.lru_cache(maxsize=4)
+def _schedules(path: Path) -> Records:
     rows = json.loads(path.read_text())["schedules"] if path.exists() else []
     traces = {row["task"]: Trace.from_json(json.dumps(row["trace"])) for row in rows}
     return Records(traces, beside={row["task"]: row["beside"] for row in rows})
