@@ -8,7 +8,7 @@ from benchmarks import corpus
 from benchmarks.corpus import ship
 from benchmarks.tuning import row_of
 from tests.tuner.small import product_task
-from weft.plan.overrides import digest
+from weft.plan.overrides import digest, with_traces
 from weft.tuner import shipped
 
 
@@ -19,8 +19,11 @@ def test_of_two_models_the_schedule_that_gained_more_ships(tmp_path, monkeypatch
     row, files = row_of(task, task.default()), []
     for model, gain in (("a", 1.1), ("b", 1.3), ("c", 1.2)):
         files.append(tmp_path / f"{model}.json")
-        files[-1].write_text(json.dumps([{**row, "model": model, "gain": gain}]))
+        forms = [{"graph": "g", "model": model, "labels": {"* layouts": "plain"}}] if model == "c" else []
+        files[-1].write_text(json.dumps({"schedules": [{**row, "model": model, "gain": gain}], "forms": forms}))
     written, count = ship(files, "native", task.target)
     assert count == 1 and json.loads(written.read_text())["schedules"][0]["model"] == "b"
     found = shipped.schedules(task.target)
     assert found.beside == {task.key: digest(task.default())} and list(found.traces) == [task.key]
+    assert found.algorithms == {"g": {"* layouts": "plain"}}
+    assert with_traces(found, {}, {"h": {}}).algorithms.keys() == {"g", "h"}

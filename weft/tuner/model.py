@@ -385,11 +385,15 @@ def _machine(target: str | Target) -> Target:
     """The target of that name, asked for in a child: its children can open no device that this process has opened."""
     if isinstance(target, Target) or target in ("auto", "native"):
         return find_target("native" if target == "auto" else target)
-    try:
-        found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
-        return cast(Target, found)
-    except ChildError:
-        return find_target(target)  # which says what is wrong
+    problem = ""
+    for _ in range(settings.ASKED):  # where many ask at once, a driver may refuse some of them at first
+        try:
+            found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
+            return cast(Target, found)
+        except ChildError as error:
+            problem = error.detail
+            time.sleep(settings.ASK_SECONDS)
+    raise TuneError(problem)
 
 
 def make_tuning(
