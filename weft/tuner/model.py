@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 import pickle
 import re
@@ -49,6 +50,8 @@ from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
+
+logger = logging.getLogger(__name__)
 
 
 def seconds_of(budget: str | float) -> float:
@@ -392,7 +395,8 @@ def _machine(target: str | Target) -> Target:
             return cast(Target, found)
         except ChildError as error:
             problem = error.detail
-            time.sleep(settings.ASK_SECONDS)
+            logger.warning("%s: %s", target, problem)
+            time.sleep(settings.ASKED_SECONDS)
     raise TuneError(problem)
 
 
