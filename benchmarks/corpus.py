@@ -121,12 +121,13 @@ def write(kind: str, groups: dict[str, list[Group]]) -> None:
 def ship(paths: list[Path], wanted: str, target: Target) -> tuple[Path, int]:
     """Writes schedules that were put into use, of programs that several models have the one that gained most."""
     file = FILE.with_name(f"schedules_{machine_key(target)}.json")
-    known = json.loads(file.read_text())["schedules"] if file.exists() else []
-    rows = {row["task"]: row for row in known}
-    for row in sorted((row for path in paths for row in json.loads(path.read_text())), key=lambda row: row["gain"]):
-        rows[row["task"]] = row
-    lines = ",\n".join(json.dumps(row) for row in rows.values())
-    file.write_text(f'{{"target": {json.dumps(wanted)}, "schedules": [\n{lines}\n]}}\n')
+    found = [json.loads(path.read_text()) for path in [*([file] if file.exists() else []), *paths]]
+    by_gain = sorted((row for one in found for row in one["schedules"]), key=lambda row: row["gain"])
+    rows = {row["task"]: row for row in by_gain}
+    forms = {row["graph"]: row for one in found for row in one["forms"]}
+    lines = [",\n".join(map(json.dumps, one.values())) for one in (rows, forms)]
+    texts = f'{{"target": {json.dumps(wanted)}, "schedules": [\n{lines[0]}\n], "forms": [\n{lines[1]}\n]}}\n'
+    file.write_text(texts)
     return file, len(rows)
 
 

@@ -29,6 +29,7 @@ from rich.table import Table
 from benchmarks.search import beside_each_other
 from weft import models
 from weft.graph.ir import Graph
+from weft.graph.structural import structure_key
 from weft.plan.overrides import Records, digest
 from weft.schedule.trace import Trace
 from weft.tuner.database import Database
@@ -89,7 +90,11 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
             if task.key in in_use.traces
         ]
         if budget:
-            (folder / f"{name}.json").write_text(json.dumps(rows))
+            key = structure_key(tuning.graph)
+            forms = (
+                [{"graph": key, "model": name, "labels": in_use.algorithms[key]}] if key in in_use.algorithms else []
+            )
+            (folder / f"{name}.json").write_text(json.dumps({"schedules": rows, "forms": forms}))
             print(f"{len(gains)} schedules put into use: {tuning.verdict}", file=log, flush=True)
         checks = [tuning.measure(Records(), in_use) for _ in range(CHECKS) if in_use.traces or in_use.algorithms]
         for one in checks:

@@ -39,7 +39,7 @@ class Records:
 def with_traces(before: Records, found: Mapping[str, Trace], algorithms: Mapping[str, Mapping[str, str]]) -> Records:
     """Records, and others that count before them."""
     beside = {key: text for key, text in before.beside.items() if key not in found}
-    return Records({**before.traces, **found}, algorithms, beside)
+    return Records({**before.traces, **found}, {**before.algorithms, **algorithms}, beside)
 
 
 _NONE: Overrides = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 import pickle
 import re
@@ -49,6 +50,8 @@ from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
+
+logger = logging.getLogger(__name__)
 
 
 def seconds_of(budget: str | float) -> float:
@@ -385,11 +388,16 @@ def _machine(target: str | Target) -> Target:
     """The target of that name, asked for in a child: its children can open no device that this process has opened."""
     if isinstance(target, Target) or target in ("auto", "native"):
         return find_target("native" if target == "auto" else target)
-    try:
-        found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
-        return cast(Target, found)
-    except ChildError:
-        return find_target(target)  # which says what is wrong
+    problem = ""
+    for _ in range(settings.ASKED):  # where many ask at once, a driver may refuse some of them at first
+        try:
+            found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
+            return cast(Target, found)
+        except ChildError as error:
+            problem = error.detail
+            logger.warning("%s: %s", target, problem)
+            time.sleep(settings.ASKED_SECONDS)
+    raise TuneError(problem)
 
 
 def make_tuning(

@@ -36,7 +36,9 @@ NARROW = {"fp16": 2e-2, "tf32": 2e-2, "bf16": 6e-2}
 BUILD_SECONDS, RUN_SECONDS = 60.0, 10.0
 """The longest that a candidate may take to be built; to run, besides some hundred times the default's time."""
 MOST_LINE = 1 << 24  # bytes that a child may say before a line ends
-ASK_SECONDS = 0.1  # how often a child that may be stopped is looked after
+ASK_SECONDS, ASKED, ASKED_SECONDS = 0.1, 5, 1.0
+"""How often a child that may be stopped is looked after; how often children ask for a device that may be busy, and the
+time between."""
 IDLE, PATIENCE = 19, 4.0
 """How nice a child is that tunes beside a service; it may take so many times its budget, as it waits for others."""
 BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use

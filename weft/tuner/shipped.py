@@ -43,11 +43,18 @@ def trained_ahead(target: Target, signature: Any) -> Any:
 
 
 def schedules(target: Target) -> Records:
-    """Schedules that ship for a machine: each holds while the planner chooses what it was measured beside."""
-    path = FILE.with_name(f"schedules_{machine_key(target)}.json")
-    rows = json.loads(path.read_text())["schedules"] if path.exists() else []
+    """Schedules and forms that ship for a machine: a schedule holds while the planner chooses what it was measured
+    beside."""
+    return _schedules(FILE.with_name(f"schedules_{machine_key(target)}.json"))
+
+
+@functools.lru_cache(maxsize=4)
+def _schedules(path: Path) -> Records:
+    found = json.loads(path.read_text()) if path.exists() else {"schedules": []}
+    rows, forms = found["schedules"], found.get("forms", [])
     traces = {row["task"]: Trace.from_json(json.dumps(row["trace"])) for row in rows}
-    return Records(traces, beside={row["task"]: row["beside"] for row in rows})
+    labels = {row["graph"]: row["labels"] for row in forms}
+    return Records(traces, labels, {row["task"]: row["beside"] for row in rows})
 
 
 def said_of(target: Target) -> str:
