@@ -46,7 +46,7 @@ def tile(x, y, each_x, each_y=8, k=8, parts=1, stages=3):
 
 @pytest.mark.parametrize(
     ("point", "turned"),
-    [(tile(32, 16, 16, k=4), False), (tile(16, 16, 8, k=4), True), (tile(16, 16, 8, k=4, parts=2), False)],
+    [(tile(32, 16, 8, k=16), False), (tile(16, 16, 8, k=4), True), (tile(16, 16, 8, k=4, parts=2), False)],
 )
 def test_any_tile_means_the_same(point, turned):
     m, n, k = 20, 36, 18

@@ -68,6 +68,20 @@ def test_the_order_of_sketches_comes_out_of_their_costs(target, dtype, order):
         assert list(dict.fromkeys(chosen)) == order
 
 
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        ((512, 512, 512), "warpgroups"),  # 2.6 µs, by the copy engine 3.0
+        ((577, 192, 576), "warpgroups"),  # 2.7 and 3.5
+        ((197, 768, 3072), "warpgroups and copy engine"),  # 6.3, by threads 7.6
+    ],
+)
+def test_small_products_are_fetched_as_was_measured(sizes, name):
+    unit = product(*sizes, dtype="float16")(HOPPER)
+    chosen, _, _ = next(iter(analytic(unit, list(sketches(unit).values()))))
+    assert chosen.name == name
+
+
 def test_fits_are_of_the_machine_that_was_measured():
     """CUDA has the numbers of the H200; a machine that nobody measured has neutral ones, and the same formulas."""
     assert model_of(HOPPER.threads) is fit.H200 and model_of(OPENCL.threads) is NEUTRAL

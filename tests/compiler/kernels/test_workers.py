@@ -197,3 +197,22 @@ def test_a_failure_of_the_compiler_is_no_refusal(monkeypatch):
     monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
     with knobs.override(cache=False), pytest.raises(InternalError, match="Tanh.*a mistake of ours"):
         weft.compile(graph())
+
+
+def test_kernels_of_a_device_are_lowered_by_jobs(monkeypatch):
+    """The same text whoever makes it, and what cannot be lowered runs on the host."""
+    plain, texts = kernels.KernelCompiler._device_code, []
+
+    def refuse(self, func):
+        if "tanh" in func.name:
+            raise weft.WeftError("no tanh today")
+        return plain(self, func)
+
+    monkeypatch.setattr(kernels.KernelCompiler, "_device_code", refuse)
+    for threads in (1, 2):
+        monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
+        with knobs.override(cache=False, fuse=False, num_threads=threads):
+            (made,) = weft.compile(graph(), target="cuda:sm_90a").specializations
+        assert [(one.node.op, one.reason) for one in made.host_nodes] == [("Tanh", "no tanh today")]
+        texts.append([kernel.program.source for kernel in made.lowered.kernels])
+    assert len(texts[0]) == len(OPS) - 1 and texts[0] == texts[1]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tests.compiler.graphs import random_inputs
-from weft.compiler.kernels.build import Code, Kernel, KernelCompiler
-from weft.compiler.kernels.workers import Job
+from weft.compiler.kernels.build import Kernel, KernelCompiler
 from weft.compiler.lowering.items import Launch, View, items_in_layouts
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.sizes.open_sizes import settle_shapes
@@ -28,7 +27,7 @@ class Planner(KernelCompiler):
     """Schedules programs and makes no code."""
 
     def _generated(self, func, label):
-        return Kernel(func.name, label, func, Job(lambda: Code("", b"", False)))
+        return Kernel(func.name, label, func)
 
 
 class Planned:

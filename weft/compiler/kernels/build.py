@@ -76,7 +76,8 @@ class Kernel:
     symbol: str
     label: str
     scheduled: Func
-    code: Job[Code]
+    code: Job[Code] = field(default_factory=lambda: Job(lambda: Code("", b"", False)))
+    """Nothing of a kernel that is only planned."""
     record: Trace | None = None
     """The tuner's record that it was scheduled by; None where the planner chose."""
     trace: Trace = field(default_factory=Trace)

@@ -125,7 +125,9 @@ class BulkTiles(GroupTiles):
         fetched = (columns * x * shares[0] + tile_y * y * shares[1]) * LINE
         reads = (groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) + columns + tile_y) * LINE
         beyond = np.where(c["width"] <= 128, *fit.BULK_FLOAT8) if self.kind.bytes == 1 else fit.BULK_PRODUCTS
-        busy = products * beyond, fetched / fit.BULK_BYTES, reads / fit.BULK_SHARED
+        taps = [axis for axis in self.product.axes.k if extent(axis) > 1]
+        rate = fit.BULK_BYTES if len(taps) <= 1 else fit.BULK_WINDOW_BYTES
+        busy = products * beyond, fetched / rate, reads / fit.BULK_SHARED
         step = sum(cycles**fit.BULK_BOTH for cycles in busy) ** (1 / fit.BULK_BOTH)
         waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE

@@ -33,10 +33,10 @@ from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat
 
 KNOBS: dict[str, tuple[int, ...]] = {
-    "tile_x": (16, 32, 64, 128, 256),
+    "tile_x": (16, 32, 64, 128),
     "tile_y": (8, 16, 32, 64, 128),
     "tile_k": (8, 16, 32),
-    "each_x": (16, 8, 4, 2),
+    "each_x": (8, 4, 2),
     "each_y": (8, 4, 2),
     "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "stages": (1, 3),
@@ -315,7 +315,6 @@ class RegisterTiles(Tiles):
             & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
             & (each_x * each_y >= model.LEAST_TILE)
             & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
-            & ((np.maximum(c["tile_x"] // 16, each_x) <= 8) | (each_x * each_y > model.LARGE_TILE))
             & (threads >= model.LEAST_WARPS * machine.warp)
             & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
             & (c["stages"] == stages)
@@ -335,7 +334,9 @@ class RegisterTiles(Tiles):
         rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
+        is_large = (each_x * each_y >= model.LARGE_TILE) & (c["stages"] > 1)
+        load = np.where(is_large, fit.large_load, fit.load)
+        loads = load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
         loads = loads + fit.broadcast * np.maximum(0 if k_last[1] else 1.0, each_y / model.FLOATS)
         instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
         waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
@@ -359,11 +360,13 @@ class RegisterTiles(Tiles):
         self.turned, self.k_last = (self.product.k_last, (0, 0)) if is_turned else ((0, 0), self.product.k_last)
 
     def fetched(self, stage: Stage, width: int) -> list[Var]:
-        """Neighbours in memory by neighbouring threads, where a tile is turned."""
+        """A tile that is turned: a sector of several rows at a time, whose elements lie in banks of their own."""
         loops = nest.free_loops(stage)
         if not dict(zip((self.x_stage, self.y_stage), self.turned))[stage.name]:
             return loops
-        loops[-2:] = loops[:-3:-1]
+        *others, k, own = loops
+        loops = [*others, *stage.split(k, factor=model.SECTOR // self.bytes)]
+        loops.insert(-1, own)
         stage.reorder(*loops)
         return loops
 
