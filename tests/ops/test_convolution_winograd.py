@@ -79,6 +79,9 @@ def test_against_torch(tile, batch, channels, features, height, width, pads):
         (2, (1, 2, 9, 8), (3, 5), (1, 2, 1, 2)),
         (4, (2, 3, 19), (3,), (1, 1)),
         (2, (1, 3, 10), (5,), (2, 0)),
+        (4, (1, 2, 3, 17), (1, 5), (0, 2, 0, 2)),
+        (2, (1, 2, 30), (7,), (3, 3)),
+        (6, (1, 2, 31), (3,), (1, 0)),
     ],
 )
 def test_other_windows_against_torch(tile, shape, window, pads):

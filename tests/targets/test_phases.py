@@ -8,6 +8,7 @@ from tests.goldens.choices import TARGETS, kernels_in
 from tests.targets.test_sketches_windows import NARROWER, check, single
 from weft.core.knobs import knobs
 from weft.expr.nodes import int_value
+from weft.loop.tree import loops_in
 from weft.plan.contraction import counted
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.cpu.model import STREAM_AHEAD
@@ -62,6 +63,14 @@ def test_a_single_block_of_channels_has_its_epilogue_too(target, lanes):
     (made,) = kernels_in(graph, find_target(TARGETS[target]))
     names = {one.name for one in made.schedule.tried}
     assert "unit phases" not in names and any(name.startswith("convolution") for name in names)
+
+
+def test_rows_that_are_cut_are_not_fused_with_phases():
+    """Else which rows there are would be a test in each step: of 200 places 12 at a time are 8 in the last tile."""
+    graph = transposed((200,), 64, 8, (8,), strides=[4], pads=[2, 2], after="")
+    (made,) = kernels_in(graph, find_target("x86_64-unknown-linux-gnu,cpu=haswell,cores=1"))
+    (fused,) = (loop for loop in loops_in(made.schedule.func.body) if loop.kind == "parallel")
+    assert int_value(fused.extent) == 4
 
 
 def test_weights_of_all_phases_count_for_how_far_ahead_they_are_fetched():

@@ -272,11 +272,14 @@ def test_who_measures_is_offered_every_exact_tile():
         ({"strides": [2, 2]}, (64, 64, 3, 3)),
         ({"dilations": [2, 2]}, (64, 64, 3, 3)),
         ({"group": 2}, (64, 32, 3, 3)),
-        ({}, (64, 64, 5, 5)),
+        ({}, (64, 64, 7, 7)),
+        ({"pads": [0, 0, 0, 0]}, (64, 64, 2, 4)),
+        ({"pads": [0, 0, 0, 0]}, (64, 64, 1, 1)),
+        ({"pads": [2, 1, 1, 1]}, (64, 64, 3, 3)),
         ({"pads": [-1, 0, 0, 0]}, (64, 64, 3, 3)),
     ],
 )
-def test_only_plain_three_by_three_convolutions(attributes, weight):
+def test_only_small_odd_windows_that_move_by_one(attributes, weight):
     assert not alternatives(conv_node(**attributes), numbers(*weight), NATIVE)
 
 
@@ -375,7 +378,8 @@ def test_a_model_with_several_in_a_row(layout):
 
 @needs_lanes
 @pytest.mark.parametrize(
-    "window,size", [((5, 5), (13, 14)), ((1, 3), (9, 30)), ((3, 1), (30, 9)), ((5,), (150,)), ((3,), (90,))]
+    "window,size",
+    [((5, 5), (13, 14)), ((1, 3), (9, 30)), ((3, 1), (30, 9)), ((5,), (150,)), ((3,), (90,)), ((1, 7), (5, 33))],
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_other_windows_in_a_model(window, size, inside, monkeypatch):

@@ -452,30 +452,24 @@ def _transformed(padded: te.Tensor, u: te.Tensor, taps: Sequence[int], tiles: _T
         place = (p // tiles.wide * tiles.down + i, p % tiles.wide * tiles.across + j)
         return padded[(*images, c, *place[: 1 if line else 2])].astype(kind)
 
-    def rows_at(a: Expr, j: Expr, at: At, c: Expr) -> Expr:
-        return _chosen(a, down.input, lambda r: _halves(r, lambda i: given(at, c, i, j)))
+    def rows_at(a: Expr, j: Expr, *at: Expr) -> Expr:
+        return _chosen(a, down.input, lambda r: _halves(r, lambda i: given(at[:-1], at[-1], i, j)))
 
-    def taken_at(a: Expr, b: Expr, at: At, c: Expr) -> Expr:
-        return _chosen(b, across.input, lambda r: _halves(r, lambda j: rows[(a, j, *at, c)]))
+    def taken_at(a: Expr, b: Expr, *at: Expr) -> Expr:
+        return _chosen(b, across.input, lambda r: _halves(r, lambda j: rows[(a, j, *at)]))
 
     k = te.reduce_axis(channels, "ci")
 
-    def sums_at(a: Expr, b: Expr, at: At, co: Expr) -> Any:
-        return te.sum(taken[(a, b, *at, k.var)] * u[a, b, k.var, co].astype(kind), axis=k)
+    def sums_at(a: Expr, b: Expr, *at: Expr) -> Any:
+        return te.sum(taken[(a, b, *at[:-1], k.var)] * u[a, b, k.var, at[-1]].astype(kind), axis=k)
 
-    def back_at(i: Expr, b: Expr, at: At, co: Expr) -> Expr:
-        return _chosen(i, down.output, lambda r: _pairs(r, lambda a: sums[(a, b, *at, co)]))
+    def back_at(i: Expr, b: Expr, *at: Expr) -> Expr:
+        return _chosen(i, down.output, lambda r: _pairs(r, lambda a: sums[(a, b, *at)]))
 
-    if len(tiles.images) == 1:
-        rows = te.stage((*shape, channels), lambda a, j, n, p, c: rows_at(a, j, (n, p), c), name=ROWS)
-        taken = te.stage((*shape, channels), lambda a, b, n, p, c: taken_at(a, b, (n, p), c), name=TAKEN)
-        sums = te.stage((*shape, features), lambda a, b, n, p, co: sums_at(a, b, (n, p), co), name=SUMS)
-        return te.stage((tiles.down, *shape[1:], features), lambda i, b, n, p, co: back_at(i, b, (n, p), co), name=BACK)
-    rows = te.stage((*shape, channels), lambda a, j, n, y, z, p, c: rows_at(a, j, (n, y, z, p), c), name=ROWS)
-    taken = te.stage((*shape, channels), lambda a, b, n, y, z, p, c: taken_at(a, b, (n, y, z, p), c), name=TAKEN)
-    sums = te.stage((*shape, features), lambda a, b, n, y, z, p, co: sums_at(a, b, (n, y, z, p), co), name=SUMS)
-    made = (tiles.down, *shape[1:], features)
-    return te.stage(made, lambda i, b, n, y, z, p, co: back_at(i, b, (n, y, z, p), co), name=BACK)
+    rows = te.stage((*shape, channels), rows_at, name=ROWS)
+    taken = te.stage((*shape, channels), taken_at, name=TAKEN)
+    sums = te.stage((*shape, features), sums_at, name=SUMS)
+    return te.stage((tiles.down, *shape[1:], features), back_at, name=BACK)
 
 
 def _uneven(x: te.Tensor, tiles: _Tiles, tile: int, taps: Sequence[int], pads: Pads, out: Sequence[Dim]) -> te.Tensor:
@@ -500,7 +494,8 @@ def _uneven(x: te.Tensor, tiles: _Tiles, tile: int, taps: Sequence[int], pads: P
         values: list[Any] = [peaks[n, y, z] for y in rows for z in columns]
         return te.reinterpret(reduce(function, values), kind)
 
-    def body(images: Sequence[Expr], p: Expr) -> Expr:
+    def body(*at: Expr) -> Expr:
+        *images, p = at
         n, (top, left) = images[0], tiles.first(images)
         row, column = p // tiles.wide + top, p % tiles.wide + left
         rows = [tall.around(row, j, te) for j in range(tall.reach)]
@@ -512,10 +507,7 @@ def _uneven(x: te.Tensor, tiles: _Tiles, tile: int, taps: Sequence[int], pads: P
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
 
-    shape = (*tiles.images, tiles.count)
-    if len(shape) == 2:
-        return te.stage(shape, lambda n, p: body((n,), p), name=UNEVEN)
-    return te.stage(shape, lambda n, y, z, p: body((n, y, z), p), name=UNEVEN)
+    return te.stage((*tiles.images, tiles.count), body, name=UNEVEN)
 
 
 def _direct(x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequence[Dim], tiles: _Tiles) -> te.Tensor:

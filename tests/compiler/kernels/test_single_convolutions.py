@@ -119,7 +119,15 @@ def merged_shapes(module) -> list[list[int]]:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
-    "image,group", [((1, 24, 12, 20), 1), ((2, 5, 4, 4), 1), ((1, 7, 28, 28), 7), ((2, 9, 4, 8), 3)]
+    "image,group",
+    [
+        ((1, 24, 12, 20), 1),
+        ((2, 5, 4, 4), 1),
+        ((1, 7, 28, 28), 7),
+        ((2, 9, 4, 8), 3),
+        ((1, 24, 7, 7), 1),
+        ((1, 9, 7, 5), 3),
+    ],
 )
 def test_places_of_a_pointwise_convolution_are_one_row(image, group, bias):
     module = check(convolution(image, 21, (1, 1), bias=bias, relu=bias, group=group), threads=1 + bias)
@@ -129,7 +137,7 @@ def test_places_of_a_pointwise_convolution_are_one_row(image, group, bias):
 
 @pytest.mark.parametrize("image,filters,attributes", [
     ((1, 24, 12, 20), 21, {"strides": [2, 2]}), ((1, 24, 12, 20), 21, {"pads": [0, 1, 0, 1]}),
-    ((1, 24, 7, 7), 21, {}),
+    ((1, 24, 7, 16), 21, {}), ((1, 24, 7, 7), 32, {"group": 2}),
 ])  # fmt: skip
 def test_places_of_other_convolutions_are_not(image, filters, attributes):
     with knobs.override(pad_channels=False):

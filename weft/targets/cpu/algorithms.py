@@ -5,6 +5,7 @@ Cycles of a core, from the facts about the machine:
     products      multiply-adds, two vectors of them a cycle
     transforms    a few cycles for each vector of a tile and each side, before and after the products
     weights       bytes that do not stay in the second-level cache, streamed from behind it once a call
+    images        as they come and go; by Winograd's method twice, since tiles are looked at before they are computed
 
 Products and transforms overlap with the stream of weights only in part. Winograd's sums are less exact, the more so the
 larger the tile: the error is measured for the very weight, on random data, on data with a large mean and on data with
@@ -25,18 +26,11 @@ from weft.graph.ir import Array, Dim, Node, TensorType
 from weft.graph.opspec import Use
 from weft.graph.passes.algorithms import Alternative, is_measured
 from weft.graph.shapes import typical
+from weft.ops import convolution_winograd as winograd
 from weft.ops.attention_fused import Sizes
 from weft.ops.convolution import convolve_arrays
 from weft.ops.convolution_window import Pads, Window
-from weft.ops.convolution_winograd import (
-    DOMAIN,
-    MOST_SPREAD,
-    NAME,
-    direct_weight,
-    side,
-    transform_weight,
-    winograd_arrays,
-)
+from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weight, transform_weight
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx, model
@@ -75,7 +69,7 @@ class Convolution:
 
     def tiles(self, tile: int) -> tuple[int, int]:
         """Tiles of all images, and the products that each takes for a pair of channels."""
-        sides = [side(tile, taps) for taps in self.taps]
+        sides = [winograd.side(tile, taps) for taps in self.taps]
         count = math.prod(-(-n // m) for n, m in zip((self.height, self.width), sides))
         return self.batch * count, math.prod(m + taps - 1 for m, taps in zip(sides, self.taps))
 
@@ -233,7 +227,8 @@ def tiles_for(taps: Sequence[int]) -> tuple[int, ...]:
     volume. A larger tile's sums are less exact by its inputs, whatever the window."""
     if len(taps) not in (1, 2) or max(taps) == 1 or any(n % 2 == 0 for n in taps):
         return ()
-    return tuple(m for m in model.WINOGRAD_TILES if m + max(taps) - 1 <= model.MOST_TILE_INPUTS)
+    tiles, most = model.WINOGRAD_TILES[sum(n > 1 for n in taps) - 1]
+    return tuple(m for m in tiles if m + max(taps) - 1 <= most)
 
 
 # ------------------------------------------------------------------------------------------------------------- counting
@@ -246,8 +241,9 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target)
     times = {tile: winograd_cycles(facts, tile, target) for tile in tiles_for(facts.taps)}
     good = [tile for tile in times if times[tile] <= most]
-    if len(good) == 2 and times[good[1]] * model.AS_GOOD < times[good[0]]:
-        good.reverse()
+    for tile in good[1:]:
+        if times[tile] * model.AS_GOOD < times[good[0]]:
+            good.insert(0, good.pop(good.index(tile)))
     return good
 
 
@@ -264,7 +260,8 @@ def _takes_tiles(facts: Convolution, target: Target) -> bool:
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
     weights = math.prod(facts.taps) * facts.inputs * facts.outputs
-    return _cycles(weights * facts.elements, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target)
+    passed = 4 * facts.elements * (facts.inputs + facts.outputs)
+    return _cycles(weights * facts.elements, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, passed)
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
@@ -274,14 +271,17 @@ def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     moved = facts.sides * vectors * tiles * (facts.inputs + facts.outputs)
     filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
     weights = vectors * facts.inputs * facts.outputs
-    return _cycles(products, model.PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target)
+    passed = 4 * facts.elements * (2 * facts.inputs + facts.outputs)
+    return _cycles(products, model.PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target, passed)
 
 
-def _cycles(products: int, share: float, moved: int, weights: float, model_bytes: int, target: Target) -> float:
+def _cycles(
+    products: int, share: float, moved: int, weights: float, model_bytes: int, target: Target, passed: int = 0
+) -> float:
     lanes = max(target.vector_bytes // 4, 1)
     computing = products / (2 * lanes) / share + model.TRANSFORM_CYCLES * moved / lanes
     streaming = 4 * weights / model.STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
-    return float(model.overlapped(computing, streaming))
+    return float(model.overlapped(computing, streaming + passed / model.bytes_a_cycle(passed, target)))
 
 
 # ------------------------------------------------------------------------------------------------------------ exactness
@@ -319,7 +319,7 @@ def _error(x: Array, weight: Array, transformed: Array, tile: int, after: Sequen
     """The error relative to the largest output, of those behind a place along a side that windows move along."""
     node = Node("Conv", [], [], {})
     exact = convolve_arrays(x.astype(np.float64), weight.astype(np.float64), Window(Use(node), weight.shape[2:]), 1)
-    made = winograd_arrays(x, transformed, direct_weight(weight), tile, ((0, 0), (0, 0)))
+    made = winograd.winograd_arrays(x, transformed, direct_weight(weight), tile, ((0, 0), (0, 0)))
     if after:
         rows, columns = (at + 1 if n > 1 else 0 for at, n in zip(after, x.shape[2:]))
         columns = 0 if rows else columns

@@ -95,8 +95,10 @@ class _Priced:
         if sizes.window is not None and knobs.winograd:
             sides = (sizes.height, sizes.width) if len(sizes.taps) > 1 else (sizes.width, 1)
             facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, *sides, self.model_bytes, sizes.window)
-            tiles = ranked_tiles(facts, self.target)
-            ways += [float(seconds(winograd_cycles(facts, tile, self.target), self.target)) for tile in tiles[:1]]
+            plain = (0 if inner_input else sizes.inputs) + (0 if inner_output else sizes.outputs)
+            turned = model.TURNED_CYCLES * plain * facts.elements
+            for tile in ranked_tiles(facts, self.target)[:1]:
+                ways.append(float(seconds(winograd_cycles(facts, tile, self.target) + turned, self.target)))
         return min(ways)
 
     def in_blocks(self, sizes: _Sizes) -> float:

@@ -180,7 +180,7 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     cache = target.cache_bytes[1] or 256 << 10
     if sizes.in_blocks:
         return _blocks_point(sizes, target, lanes, cache)
-    tile_rows = _tile_rows(sizes, cache)
+    tile_rows = _tile_rows(sizes, cache, sizes.outputs // lanes, target.vector_registers)
     blocks = sizes.batch * ceildiv(sizes.tall, tile_rows)
     by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
     rows, vectors = register_tile(_even_tiles(sizes, tile_rows), sizes.outputs // lanes, target.vector_registers)
@@ -277,11 +277,16 @@ def _by_both(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int,
     return best[1], best[2], best[3]
 
 
-def _tile_rows(sizes: Sizes, cache: int) -> int:
-    """Rows of tiles in a block: few where the weights stay in the cache, else as many as fit beside a panel."""
+def _tile_rows(sizes: Sizes, cache: int, vectors: int, registers: int) -> int:
+    """Rows of tiles in a block: few where the weights stay in the cache, else as many as fit beside a panel; and so
+    many that register tiles fit, where rows are short."""
     fits = max(1, cache // 2 // sizes.block_bytes(1, sizes.inputs + sizes.outputs))
-    wanted = fits if 2 * sizes.weight_bytes > cache else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide))
-    return ceildiv(sizes.tall, ceildiv(sizes.tall, min(wanted, sizes.tall)))
+    far = 2 * sizes.weight_bytes > cache
+    wanted = min(fits if far else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide)), sizes.tall)
+    even = ceildiv(sizes.tall, ceildiv(sizes.tall, wanted))
+    others = range(max(1, wanted // 2), wanted + 1) if far else range(wanted, min(fits, sizes.tall) + 1)
+    shares = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
+    return max(shares, key=lambda n: (shares[n] > EVEN * max(shares.values()), n == even, -abs(n - wanted)))
 
 
 def _even_tiles(sizes: Sizes, tile_rows: int) -> int:
