@@ -161,9 +161,14 @@ class Tiles:
     """What is said of that where the product gets its form."""
 
     def __init__(self, product: Product) -> None:
-        self.product, self.s, self.k_last = product, product.unit.schedule, product.k_last
+        self.product, self.s = product, product.unit.schedule
         self.x, self.y, self.k, self.batch = (product.axes.size(part) for part in ("x", "y", "k", "batch"))
         self.bytes, self.machine = product.axes.x_operand.dtype.bytes, nest.threads_of(product.unit.target)
+
+    @property
+    def k_last(self) -> tuple[int, int]:
+        """Of which operands neighbours along k lie together where they are multiplied."""
+        return self.product.k_last
 
     def sketch(self) -> Sketch:
         """What is offered to the planner."""
@@ -357,7 +362,12 @@ class RegisterTiles(Tiles):
         """A tile, as the knobs say it. Copies beside the threads turn an operand along k for a large register tile."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
         is_turned = point["stages"] > 1 and point["each_x"] * point["each_y"] >= model.LARGE_TILE
-        self.turned, self.k_last = (self.product.k_last, (0, 0)) if is_turned else ((0, 0), self.product.k_last)
+        self.turned = self.product.k_last if is_turned else (0, 0)
+
+    @property
+    def k_last(self) -> tuple[int, int]:
+        """None of those that are turned."""
+        return (0, 0) if any(self.turned) else self.product.k_last
 
     def fetched(self, stage: Stage, width: int) -> list[Var]:
         """A tile that is turned: a sector of several rows at a time, whose elements lie in banks of their own."""
