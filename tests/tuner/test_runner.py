@@ -17,6 +17,7 @@ from weft import te
 from weft.core.errors import RuntimeFault, ScheduleError
 from weft.targets.registry import find_target
 from weft.tuner import bench as bench_module
+from weft.tuner import settings
 from weft.tuner.bench import Bench, difference
 from weft.tuner.on_device import turn
 from weft.tuner.records import Outcome, Status
@@ -144,16 +145,18 @@ def test_a_device_s_clock(bench):
     def kernel(*times):
         left, made = list(times), bench_module.DeviceKernel.__new__(bench_module.DeviceKernel)
         made.timer, made._target = lambda: lambda: [left[0]], find_target("vdla")
-        made.pace = lambda: lambda: left.pop(0) if len(left) > 1 else left[0]
+        made.pace = lambda before=None: lambda: left.pop(0) if len(left) > 1 else left[0]
         return made, left
 
     def found(default, other):
+        bench._row = None
         return bench._by_its_clock(kernel(*default)[0], kernel(*other)[0])
 
-    assert found((3.0, 3.0, 2.0), (9.0, 4.0, 8.0)).gain == 0.5
+    assert found((3.0, 3.0, 2.0), (9.0, 6.0, 8.0)).gain == 0.5  # a row of both takes 6, one of the default 2
     slow, left = kernel(*[50.0] * 9)
     assert bench._by_its_clock(kernel(1.0)[0], slow).gain == 0.02 and len(left) == 9  # no row of them was run
-    assert found((1.0, 0.0), (1.0,)).status is Status.GARBAGE
+    assert found((1.0,), (1.0,)).gain == pytest.approx(1 / settings.LEAST_PART)
+    assert found((0.0,), (0.0,)).status is Status.GARBAGE
 
 
 def test_a_wrong_result_is_a_row(bench, good):
@@ -327,7 +330,7 @@ def test_constants_that_leave_the_cache_have_copies(on_device):
     assert len(kernel._runs) == 1 + 2 * 4096 // arrays[1].nbytes
     kernel._around = 4000
     kernel.bind(arrays)
-    assert len(kernel._runs) == 1 and kernel.pace()() > 0
+    assert len(kernel._runs) == 1 and kernel.pace(kernel)() == pytest.approx(2 * kernel.pace()())
 
 
 def test_turns_are_taken_again_until_the_default_is_as_fast_as_it_was(bench, monkeypatch):

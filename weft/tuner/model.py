@@ -394,6 +394,8 @@ def _machine(target: str | Target) -> Target:
             found = pickle.loads(bytes.fromhex(in_child(lambda say: pickle.dumps(find_target(target)).hex(), 60.0)))
             return cast(Target, found)
         except ChildError as error:
+            if error.detail.startswith("TargetError: unknown"):
+                return find_target(target)  # which says what there is
             problem = error.detail
             logger.warning("%s: %s", target, problem)
             time.sleep(settings.ASKED_SECONDS)

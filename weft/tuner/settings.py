@@ -14,6 +14,7 @@ machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neo
 DEVICE_ROUNDS = 12  # the same on a device, whose own clock is read
 ROW_SECONDS, QUICK_SECONDS = 200e-6, 5e-3
 """How long a row of a kernel lasts there; where a run costs the host more than the second, it is a row of one."""
+LEAST_PART = 0.1  # of the default's time: what a kernel is taken to add to a row at least
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
 CALM, AGAIN_SECONDS, FORGOTTEN = 1.08, 0.5, 1.01
 """A default that takes so many times what it took at best was disturbed, perhaps on its core's other thread, which no
@@ -69,8 +70,7 @@ FASTER = 1.002
 """How much faster a whole model has to be, in the median of pairs measured in turns; and surely not slower (Swin-T was
 accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
 LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
-SHARE, DEVICE_SHARE = 0.3, 0.05
-"""The part of the time that may go into forms of the whole model; on a device most of these are more kernels."""
+SHARE = 0.3  # the part of the time that may go into forms of the whole model
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
 LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of its parts lasts where runs are short
 INSIDE, DEVICE_INSIDE, INSIDE_TURNS = 2, 4, 3
