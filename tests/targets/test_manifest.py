@@ -179,6 +179,7 @@ def test_looking_for_a_target_loads_no_schedules_and_no_drivers():
     program = """
 import sys
 from weft.targets.registry import find_target, known_forms
+from weft.tuner.on_device import Run
 known_forms(), find_target("cuda:sm_90")
 print([name for name in sys.modules if name.startswith("weft.targets.")])
 """
@@ -320,6 +321,9 @@ def test_module_files_and_profiles(toy, tmp_path):
     np.testing.assert_array_equal(again.run(None, {"x": x})[0], module.run(None, {"x": x})[0])
     assert again.target is toy
     assert len(module.profile({"x": x}, seconds=0.01).kernels) == 3
+    run = Run(module, {"x": x})
+    assert len(run.calls) == 3 and run.whole()() > 0
+    np.testing.assert_array_equal(run._bound.outputs[0].numpy(), module.run(None, {"x": x})[0])
     with pytest.raises(WeftError, match="toy"):
         export_library(module, tmp_path / "library")
 

@@ -83,7 +83,7 @@ after each such share of it less long where the second is surely slower."""
 STRETCHES, LEAST_CALM = 24, 8
 """Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
 in which both forms took about their least (CALM), the others do not count."""
-INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS = 12, 24, 8
+INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS = 16, 24, 8
 """On a device: how often each beginning of a model runs before what its launches add is told; how often two forms of a
 model take turns, and the runs of each of which the best counts."""
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
