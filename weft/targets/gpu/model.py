@@ -28,8 +28,8 @@ class Model:
     """The same of an element whose place has to be worked out."""
     load: float = 14.0
     """What a load of four of a thread's x from shared memory costs, in instructions' time."""
-    large_load: float = 14.0
-    """The same in a large register tile, whose operands lie in different banks."""
+    turned_load: float = 14.0
+    """The same in a large register tile of which an operand is turned: what it multiplies lies in different banks."""
     broadcast: float = 2.5
     """The same of its y, which neighbours have in common."""
     step_instructions: float = 90.0

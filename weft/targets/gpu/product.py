@@ -339,8 +339,8 @@ class RegisterTiles(Tiles):
         rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        is_large = (each_x * each_y >= model.LARGE_TILE) & (c["stages"] > 1)
-        load = np.where(is_large, fit.large_load, fit.load)
+        is_turned = (each_x * each_y >= model.LARGE_TILE) & (c["stages"] > 1) & any(k_last)
+        load = np.where(is_turned, fit.turned_load, fit.load)
         loads = load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
         loads = loads + fit.broadcast * np.maximum(0 if k_last[1] else 1.0, each_y / model.FLOATS)
         instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
