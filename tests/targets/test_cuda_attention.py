@@ -111,10 +111,12 @@ def test_bfloat16_and_rows_that_see_nothing():
     ((1, 1, 64, 128, 64, 64), (SCALED,), {"groups": 1, "stages": 2, "beside": 1}),
     ((1, 1, 64, 192, 64, 64), (SCALED,), {"groups": 1, "stages": 3, "beside": 1}),
     ((2, 1, 128, 100, 64, 64), (SCALED, ("causal", 0.0, None)), {"groups": 2, "stages": 3, "beside": 1}),
+    ((1, 2, 64, 77, 40, 40), (SCALED,), {"groups": 1, "stages": 2, "beside": 1}),
+    ((1, 1, 64, 64, 56, 24), (SCALED,), {"groups": 1, "stages": 2, "beside": 1}),
 ])  # fmt: skip
 def test_the_lowered_program_gives_the_meaning(sizes, steps, point):
     """Fetched by the copy engine, the second product a step late: the interpreter lets copies arrive late."""
-    padded = (sizes[2], -(-sizes[3] // 64) * 64, 64, 64, 64)
+    padded = (sizes[2], -(-sizes[3] // 64) * 64, 64, 64, -(-sizes[4] // 64) * 64)
     graph = graph_of(sizes, steps, padded=padded)
     assert "bulk_copy" in str(CUDA.lower(scheduled(graph, **point).schedule.func))
     check(graph, lowered=True, **point)
@@ -149,6 +151,18 @@ def test_boxes_of_flat_memory_end_with_the_keys():
         program = CUDA.generate(CUDA.lower(scheduled(graph, groups=1, stages=2, beside=1).schedule.func))
         (kernel,) = program.kernels
         assert [(one.shape, one.strides, one.box) for one in kernel.maps] == [(shape, strides, (1, 64, 64))] * 3
+
+
+def test_heads_shorter_than_a_line_are_boxes_that_end_with_them():
+    """Heads beside one another: beyond the end of a piece of a row the copy engine fills in zeros."""
+    graph = graph_of((2, 3, 64, 77, 40, 40), (SCALED,))
+    program = CUDA.generate(CUDA.lower(scheduled(graph, groups=1, stages=2, beside=1).schedule.func))
+    (kernel,) = program.kernels
+    found = {(one.shape, one.strides, one.box) for one in kernel.maps}
+    keys = (2, 77, 3, 40), (77 * 120, 120, 40, 1), (1, 128, 1, 64)
+    assert found == {((2 * 64, 3, 40), (120, 40, 1), (64, 1, 64)), keys}
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
 
 
 def test_causal_parts_beyond_the_queries_are_left_out():

@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Load, Select, Var
+from weft.expr.nodes import LT, Load, Select, Var, int_value
 from weft.expr.visit import uses_any, walk
+from weft.loop.regions import conjuncts
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
@@ -30,6 +31,8 @@ from weft.targets.cuda import model as fit
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import attention_stream, model, nest
 
+PIECE = 8
+"""Elements that the copy engine takes at a time."""
 KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3, 4), "beside": (0, 1)}
 """Groups of 128 threads of a block, each with 64 queries; parts of keys that are fetched or used at a time; whether the
 copy engine fetches them, for one more group. With three stages then the second product is a step late (`stagger`)."""
@@ -91,7 +94,7 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
         for part in fit.ATTENTION_PARTS:
             queries, keys = _up(sizes.queries, wgmma.ROWS * groups), _up(sizes.keys, part)
             padded = sizes._replace(queries=queries, keys=keys, size=size, value_size=width)
-            problem = Problem(padded, machine, (size, width) == (sizes.size, sizes.value_size))
+            problem = Problem(padded, machine, all(map(_is_piece, (sizes.size, sizes.value_size))))
             grids = np.meshgrid(*list(KNOBS.values())[1:], indexing="ij")
             c = dict(zip(list(KNOBS)[1:], (grid.ravel() for grid in grids)))
             c |= {"groups": np.asarray(groups), "part": np.asarray(part)}
@@ -146,14 +149,19 @@ def match(unit: Unit) -> Sketch | None:
     return Sketch("attention of warp groups", KNOBS, steps.apply, cost, legal)
 
 
+def _is_piece(size: int) -> bool:
+    """Whether heads of a size are whole lines, or such parts of a line as the copy engine takes."""
+    return size % wgmma.LINE == 0 or (size < wgmma.LINE and size % PIECE == 0)
+
+
 def _is_box(facts: Facts) -> bool:
-    """Whether the copy engine may fetch tiles of an operand: whole rows of it, up to an end that is known."""
-    value = facts.store.value if facts.store is not None else None
+    """Whether the copy engine may fetch tiles of an operand: rows of it, up to ends that are known."""
+    value, last = facts.store.value if facts.store is not None else None, facts.spatial[-1].var
     while isinstance(value, Select):
-        if uses_any(value.condition, {facts.spatial[-1].var}) or any(
-            isinstance(e, Load) for e in walk(value.condition)
-        ):
-            return False
+        for test in conjuncts(value.condition):
+            is_end = isinstance(test, LT) and test.a is last and _is_piece(int_value(test.b) or 1)
+            if uses_any(test, {last}) and not is_end or any(isinstance(e, Load) for e in walk(test)):
+                return False
         value = value.then
     return isinstance(value, Load)
 

@@ -230,7 +230,7 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
     shape = [int_value(size) or 0 for size in load.buffer.shape]
     seen = _Seen(fill, loops, ranges, ends)
     if len(shape) == 1:
-        return seen.in_rows(load, tests, shape[0])
+        return seen.in_rows(load, tests, shape[0]) or seen.in_pieces(load, tests, shape[0])
     if not _takes(load.buffer, fill.buffer):
         return None
     together: Expr = index_expr(0)
@@ -283,6 +283,45 @@ class _Seen:
                 if found is not None:
                     return found
         return None
+
+    def in_pieces(self, load: Load, tests: Sequence[Expr], size: int) -> Box | None:
+        """The box of flat memory as rows of pieces, the same one of each row; beyond its end, as a test says, is zero.
+
+        So lie heads beside one another that are no whole lines: [row, head, 40].
+        """
+        form, chunk = linear(simplify(load.indices[0], self.ranges)), CHUNK // load.dtype.bytes
+        if load.dtype is not self.store.buffer.dtype:
+            return None
+        ends = sorted({int_value(test.b) or 0 for test in tests if isinstance(test, LT)})
+        steps = sorted({n for n in form.terms.values() if n > 0})
+        for piece in (n for n in ends if n > 0 and n % chunk == 0):
+            for row in (n for n in steps if n > piece and n % piece == 0 and size % n == 0):
+                for group in (n for n in (size, *steps) if n > row and n % row == 0 and size % n == 0):
+                    for count in sorted({group // row, *ends} - {0, piece}, reverse=True):
+                        found = self._of_pieces(load, tests, form, (group, row, piece, 1), (size // group, count))
+                        if found is not None:
+                            return found
+        return None
+
+    def _of_pieces(
+        self, load: Load, tests: Sequence[Expr], form: Linear, strides: tuple[int, ...], outer: tuple[int, int]
+    ) -> Box | None:
+        """The same for strides of groups, rows, pieces and elements, and as many groups, and rows of them."""
+        parts, left = [Linear({}, 0) for _ in strides], form.constant
+        for term, n in form.terms.items():
+            at = next((at for at, step in enumerate(strides) if n % step == 0), 0)
+            parts[at] = parts[at].plus(Linear({term: n // strides[at]}, 0))
+        indices = []
+        for part, step in zip(parts, strides):
+            indices.append(part.shifted(left // step).expr())
+            left %= step
+        shape, first = (*outer, strides[1] // strides[2], strides[2]), int(outer[0] == 1)
+        for index, n in zip(indices[1:], shape[1:]):  # no row of another group, and no other head
+            if not prove(less(index, index_expr(n)), self.ranges) and not any(
+                self._at_edge(test, (index, n)) for test in tests
+            ):
+                return None
+        return self.box(load, tests, shape[first:], indices[first:], strides[first:])
 
     def box(
         self,

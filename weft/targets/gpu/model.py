@@ -155,9 +155,10 @@ FEW_ROWS_THREADS, WRITTEN_PRODUCTS = 128, 1024
 """Threads of a block where each has the sums of several rows, and products that are written out for it at most."""
 COMPUTED_ROW = 16 * 1024
 """Elements of a row that every block of a vector product computes for itself, at most."""
-RING_BYTES, RING_ACROSS = 104 * 1024, 32
-"""Of constants that come through shared memory, what a block has on its way: two kernels have room for it; and the most
-threads along a row of a block."""
+RING_BYTES, RING_ACROSS = 128 * 1024, 32
+"""Of constants that come through shared memory, what a block has on its way, and the most threads along a row of a
+block. More than half of an H200's multiprocessor, so that no two blocks of a kernel share one; of 104, 112, 120, 128,
+136, 144 and 160 KB the best for a decoder of 1 B weights (by 2 %), and like 104 and 160 for 110 M (docs/gpu.md)."""
 AHEAD = 0.05
 """The part of the cache that constants take which blocks ask for while the kernel before them runs: of 0, 0.05, 0.1 and
 0.25 the best for decoders of 110 M and 1 B weights on an H200 (docs/gpu.md); none was held out."""
