@@ -142,8 +142,10 @@ class Tuning:
         labels = chosen.algorithms.get(structure_key(self.graph), {})
         with recording(chosen), choosing(labels, self.offered):
             self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
+            # What compiles for a device may open it: a child does that first, whose code this process finds in the cache.
+            seconds = self.launch_seconds(chosen) if self.target.on_device else []
             lowered = lower_graph(graph, self.target, lambda rest: None)
-            seconds = self.launch_seconds(chosen) if lowered.kernels else []
+            seconds = self.launch_seconds(chosen) if lowered.kernels and not seconds else seconds
         self.model_seconds = time.monotonic() - begin
         self.tasks = tasks_of(graph, lowered, self.target, seconds)
         if not self.tasks:
