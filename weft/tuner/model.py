@@ -142,7 +142,7 @@ class Tuning:
         labels = chosen.algorithms.get(structure_key(self.graph), {})
         with recording(chosen), choosing(labels, self.offered):
             self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
-            # What compiles for a device may open it: a child does that first, whose code this process finds in the cache.
+            # What compiles for a device may open it: a child does that first, and its code is found in the cache.
             seconds = self.launch_seconds(chosen) if self.target.on_device else []
             lowered = lower_graph(graph, self.target, lambda rest: None)
             seconds = self.launch_seconds(chosen) if lowered.kernels and not seconds else seconds
