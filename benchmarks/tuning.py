@@ -70,6 +70,8 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
                 said = f"{said}: {record.label} {record.sketch} {dict(record.point)} {record.outcome.status.value} "
                 said += f"{record.outcome.gain:.3f} of {1e6 * record.outcome.baseline:.2f} µs {record.outcome.detail}"
             print(said, file=log, flush=True)
+            if record is None and (tuning.kept or tuning.chose_algorithms):
+                (folder / f"{name}.json").write_text(json.dumps(used(tuning)))
 
         threads = None if target.startswith("cuda") else 1
         # What loads models may open a GPU, which is then closed to children of its process.
@@ -83,19 +85,7 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
             said = f"{search.trials} trials, {search.gain:.3f}" if search else tuning.skipped.get(task.key, "")
             print(f"{1e6 * task.seconds:9.1f} µs  {task.calls} × {task.label}: {said}", file=log)
         in_use = database.accepted(tuning.target) if budget else schedules(tuning.target)
-        gains = {key: gain for key, (_, gain) in tuning.kept.items()}
-        rows = [
-            {**row_of(task, in_use.traces[task.key]), "model": name, "gain": gains.get(task.key, 1.0)}
-            for task in tuning.tasks
-            if task.key in in_use.traces
-        ]
-        if budget:
-            key = structure_key(tuning.graph)
-            forms = (
-                [{"graph": key, "model": name, "labels": in_use.algorithms[key]}] if key in in_use.algorithms else []
-            )
-            (folder / f"{name}.json").write_text(json.dumps({"schedules": rows, "forms": forms}))
-            print(f"{len(gains)} schedules put into use: {tuning.verdict}", file=log, flush=True)
+        print(f"{len(tuning.kept)} schedules put into use: {tuning.verdict}", file=log, flush=True)
         checks = [tuning.measure(Records(), in_use) for _ in range(CHECKS) if in_use.traces or in_use.algorithms]
         for one in checks:
             print(f"beside the defaults: {one}", file=log, flush=True)
@@ -103,6 +93,20 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
         print(f"forms: {[(text, ratio) for text, _, ratio in tuning.algorithms]}", file=log)
         found = {"trials": tuning.trials, "expected": tuning.expected_gain(), "seconds": time.monotonic() - begun}
         return {"name": name, "verdict": worse, **found}
+
+
+def used(tuning: Tuning) -> dict[str, Any]:
+    """What is in use for a model, as `benchmarks.corpus` ships it."""
+    in_use, key = tuning.database.accepted(tuning.target), structure_key(tuning.graph)
+    gains = {task: gain for task, (_, gain) in tuning.kept.items()}
+    rows = [
+        {**row_of(task, in_use.traces[task.key]), "model": tuning.name, "gain": gains.get(task.key, 1.0)}
+        for task in tuning.tasks
+        if task.key in in_use.traces
+    ]
+    labels = in_use.algorithms.get(key)
+    forms = [] if labels is None else [{"graph": key, "model": tuning.name, "labels": labels}]
+    return {"schedules": [row for row in rows if row["beside"] != digest(in_use.traces[row["task"]])], "forms": forms}
 
 
 def row_of(task: Task, trace: Trace) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from weft.expr.nodes import Var
 from weft.models.builder import Builder
 from weft.targets import registry
 from weft.targets.base import Algorithms, DeviceSpec, Target, TargetSpec, parts_of
+from weft.tuner.on_device import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -179,7 +180,6 @@ def test_looking_for_a_target_loads_no_schedules_and_no_drivers():
     program = """
 import sys
 from weft.targets.registry import find_target, known_forms
-from weft.tuner.on_device import Run
 known_forms(), find_target("cuda:sm_90")
 print([name for name in sys.modules if name.startswith("weft.targets.")])
 """

@@ -316,6 +316,19 @@ def test_what_ships_holds_while_the_planner_chooses_the_same(graph, own_records,
     assert set(made.database.accepted(target).beside) == {now.key} and len(records_for(target).traces) == 2
 
 
+def test_beside_what_is_in_use_the_planner_s_choice_is_a_candidate_again(graph, own_records):
+    """What one schedule saves may depend on another that was put into use with it."""
+    made = tuned(graph, Verdict(2.0, 1.0, 2.0))
+    kept, offered = set(made.kept), []
+    made._asked = lambda work: work()
+    assert kept and made.database.accepted(made.target).traces.keys() == kept
+    made._inside = lambda sets: offered.extend(sets) or [[1.0] * len(made.tasks)] * len(sets)
+    assert not made.accept()  # nothing saves more
+    defaults = {task.key: task.default().to_json() for task in made.tasks if task.key in kept}
+    told = [{key: one.traces[key].to_json() for key in kept} for one in offered[1:]]
+    assert all(any(one[key] == text for one in told) for key, text in defaults.items())
+
+
 def test_open_shapes_and_other_machines_are_refused(own_records):
     b = Builder("open")
     b_graph = b.finish(b.relu(b.input("x", ("N", 4))), names=["out"])

@@ -142,8 +142,10 @@ class Tuning:
         labels = chosen.algorithms.get(structure_key(self.graph), {})
         with recording(chosen), choosing(labels, self.offered):
             self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
+            # What compiles for a device may open it: a child does that first, and its code is found in the cache.
+            seconds = self.launch_seconds(chosen) if self.target.on_device else []
             lowered = lower_graph(graph, self.target, lambda rest: None)
-            seconds = self.launch_seconds(chosen) if lowered.kernels else []
+            seconds = self.launch_seconds(chosen) if lowered.kernels and not seconds else seconds
         self.model_seconds = time.monotonic() - begin
         self.tasks = tasks_of(graph, lowered, self.target, seconds)
         if not self.tasks:
@@ -202,7 +204,8 @@ class Tuning:
             self.stopped = True
         self.stage = "measuring the whole model"
         observe(self, None)
-        self.accept()
+        while self.accept() and self.target.on_device and self.left > 0.0:
+            observe(self, None)  # beside what is in use now others may save more, or the planner's choice
         self.stage = "done"
         observe(self, None)
 
@@ -253,17 +256,18 @@ class Tuning:
             if (trace := search.trace) is not None and search.gain >= settings.LEAST_GAIN
         }
 
-    def accept(self) -> None:
-        """Puts what makes the whole model faster into use."""
+    def accept(self) -> bool:
+        """Puts what makes the whole model faster into use, where there is something."""
         for _ in range(settings.ACCEPTED):
             in_use = self.database.accepted(self.target)
             found = self._faster(in_use)
             verdict = self.verdict
             if not found or verdict is None or not verdict.is_faster:
-                return
+                return False
             if self.database.accept(self.name, self.target, verdict.before, verdict.after, found, in_use):
-                self.kept = found
-                return
+                self.kept = {**self.kept, **found}
+                return True
+        return False
 
     def _faster(self, in_use: Records) -> dict[str, tuple[Trace, float]]:
         """Of the best schedules of each task the one that saves most inside the model, where it saves something there;
@@ -271,6 +275,9 @@ class Tuning:
         known = {key: trace.to_json() for key, trace in in_use.traces.items()}
         best = {key: [one for one in self.searches[key].best_traces if one[0].to_json() != known.get(key)]
                 for key in self.found()}  # fmt: skip
+        for task in self.tasks if self.kept else ():
+            if task.key in known and (trace := task.default()).to_json() != known[task.key]:
+                best[task.key] = [(trace, 1.0), *best.get(task.key, [])[: settings.INSIDE]]
         order = [key for _, key in sorted((at, task.key) for task in self.tasks for at in task.places)]
         sets = sets_of({key: some for key, some in best.items() if some}, order)
         if not sets:
