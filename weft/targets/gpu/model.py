@@ -28,8 +28,6 @@ class Model:
     """The same of an element whose place has to be worked out."""
     load: float = 14.0
     """What a load of four of a thread's x from shared memory costs, in instructions' time."""
-    turned_load: float = 14.0
-    """The same in a large register tile of which an operand is turned: what it multiplies lies in different banks."""
     broadcast: float = 2.5
     """The same of its y, which neighbours have in common."""
     step_instructions: float = 90.0
@@ -207,8 +205,6 @@ LARGE_TILE = 64
 four rows then, not four k, and what a multiply-add takes lies in different banks of registers (`cuda/banks.py`)."""
 FLOATS = 4
 """Elements of float32 in the widest load from shared memory, which register tiles are made of."""
-SECTOR = 32
-"""Bytes that memory gives at least."""
 BANKS = 32
 """Words that shared memory gives in a cycle, and threads that ask for them together."""
 MOST_REGISTERS = 255

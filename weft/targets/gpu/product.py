@@ -339,9 +339,7 @@ class RegisterTiles(Tiles):
         rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        is_turned = (each_x * each_y >= model.LARGE_TILE) & (c["stages"] > 1) & any(k_last)
-        load = np.where(is_turned, fit.turned_load, fit.load)
-        loads = load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
+        loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
         loads = loads + fit.broadcast * np.maximum(0 if k_last[1] else 1.0, each_y / model.FLOATS)
         instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
         waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
@@ -370,13 +368,11 @@ class RegisterTiles(Tiles):
         return (0, 0) if any(self.turned) else self.product.k_last
 
     def fetched(self, stage: Stage, width: int) -> list[Var]:
-        """A tile that is turned: a sector of several rows at a time, whose elements lie in banks of their own."""
+        """Neighbours in memory by neighbouring threads, where a tile is turned."""
         loops = nest.free_loops(stage)
         if not dict(zip((self.x_stage, self.y_stage), self.turned))[stage.name]:
             return loops
-        *others, k, own = loops
-        loops = [*others, *stage.split(k, factor=model.SECTOR // self.bytes)]
-        loops.insert(-1, own)
+        loops[-2:] = loops[:-3:-1]
         stage.reorder(*loops)
         return loops
 
