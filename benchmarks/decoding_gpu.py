@@ -1,6 +1,6 @@
 """Tokens a second on an NVIDIA GPU: llama_110m and a model of a billion weights beside torch.compile and their floor.
 
-    python -m benchmarks.decoding_gpu                             both models, three kinds of weights, batch 1 and 8
+    python -m benchmarks.decoding_gpu                             both models, four kinds of weights, batch 1 and 8
     python -m benchmarks.decoding_gpu --models 1b --weights int4 --batches 1 --kernels
     python -m benchmarks.decoding_gpu --torch --json FILE         torch's rows (compiling takes minutes)
 
@@ -33,7 +33,7 @@ MODELS: dict[str, dict[str, int]] = {
     "110m": {"layers": 12, "width": 768, "heads": 12, "key_heads": 12, "hidden": 2048},
     "1b": {"layers": 16, "width": 2048, "heads": 32, "key_heads": 8, "hidden": 8192},
 }
-WEIGHTS, BATCHES = ("bfloat16", "int8", "int4"), (1, 8)
+WEIGHTS, BATCHES = ("bfloat16", "float8", "int8", "int4"), (1, 8)
 WORDS, CAPACITY, PLACE = 32000, 1024, 200
 """Words of the vocabulary, places of a cache, and the place of the token that is timed."""
 TOKENS, ROUNDS = 50, 9

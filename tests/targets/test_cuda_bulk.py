@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import weft
 from tests.compiler.device.fake_cuda import FakeDriver
 from tests.targets.test_cuda_warpgroups import HOPPER, calls, product
 from weft import te
@@ -23,6 +24,7 @@ from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify
 from weft.loop.visit import Mutator, walk_stmts
+from weft.models.builder import Builder
 from weft.plan.planner import contractions_of, unit_of
 from weft.targets.cuda import bulk_tiles, driver, nvrtc, tensor_cores, wgmma
 from weft.targets.gpu.product import find_product
@@ -370,3 +372,16 @@ def test_windows_of_images_are_boxes(sizes, box):
     made = np.full((n, h, w, o), 7, np.float32)
     interpret(func, x, f, made, check=False)
     np.testing.assert_allclose(made, want * 0.5, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_sums_of_blocks_that_stay_are_registers_of_known_numbers():
+    """A batch of one is batch 0: a number that only the block knows would put sums into memory while products run."""
+    build = Builder("product")
+    weights = np.random.default_rng(0).standard_normal((1152, 3456)).astype(np.float32)
+    made = build.node("MatMul", build.input("x", (1, 2048, 1152)), build.constant(weights))
+    module = weft.compile(build.finish(made), target="cuda:sm_90a", precision="fp16")
+    sources = [one.kernel.program.source for one in module.specializations[0].launches if "matmul" in one.kernel.label]
+    assert sources and all("round" in source for source in sources), "blocks stay"
+    for source in sources:
+        assert not re.findall(r"_sum\w*\[[^\]]*\b(?:block|round)", source)

@@ -157,7 +157,12 @@ def ort_step(graph: Graph, batch: int, capacity: int, threads: int) -> Step:
 
 def weight_bytes(graph: Graph) -> int:
     """Bytes of the weights that products read; of a table of embeddings a token reads a row."""
-    read = {v for node in graph.nodes if node.op in ("MatMulNBits", "Transpose", "Cast") for v in node.inputs}
+    read = {
+        v
+        for node in graph.nodes
+        if node.op in ("MatMulNBits", "Transpose", "Cast", "DequantizeLinear")
+        for v in node.inputs
+    }
     return sum(array.nbytes for value, array in graph.constants.items() if value in read and array.ndim > 1)
 
 

@@ -21,10 +21,12 @@ from weft.graph.ir import NUMPY_TYPES, Array, Graph, Value
 from weft.models.builder import Builder
 
 MICROSOFT = "com.microsoft"
-WEIGHTS = ("float32", "bfloat16", "int8", "int4")
+WEIGHTS = ("float32", "bfloat16", "float8", "int8", "int4")
 """The element types that weights can have."""
 BLOCK = 32
 """Weights of a block with one scale, in int8 and int4."""
+LARGEST_FLOAT8 = 448
+"""The greatest number of float8_e4m3fn."""
 LONGEST = 4096
 """Places that there are angles for."""
 
@@ -99,6 +101,13 @@ class _Decoder:
             return [b.constant(matrix, "weight")]
         if self.weights == "bfloat16":
             return [b.constant(matrix.astype(NUMPY_TYPES["bfloat16"]), "weight")]
+        if self.weights == "float8":  # one scale for each row of W
+            scales = np.abs(matrix).max(1) / np.float32(LARGEST_FLOAT8)
+            kind = NUMPY_TYPES["float8_e4m3fn"]
+            return [
+                self.b.constant((matrix / scales[:, None]).astype(kind), "codes"),
+                self.b.constant(scales, "scales"),
+            ]
         codes, scales = quantize(matrix, 8 if self.weights == "int8" else 4, BLOCK)
         return [b.constant(codes, "codes"), b.constant(scales, "scales")]
 
@@ -109,6 +118,9 @@ class _Decoder:
             weight = stored[0]
             if self.weights == "bfloat16":
                 weight = b.node("Cast", weight, to=1)
+            made = b.node("MatMul", x, b.node("Transpose", weight, perm=[1, 0]))
+        elif self.weights == "float8":
+            weight = b.node("DequantizeLinear", *stored, axis=0)
             made = b.node("MatMul", x, b.node("Transpose", weight, perm=[1, 0]))
         else:
             shape = b.constants[stored[0]].shape
@@ -131,6 +143,11 @@ class _Decoder:
             rows: Value = b.node("Gather", stored[0], tokens, axis=0)
             wide: Value = rows if self.weights == "float32" else b.node("Cast", rows, to=1)
             return wide
+        if self.weights == "float8":  # of which Gather takes none
+            codes, scales = (b.constants[value].astype(np.float32) for value in stored)
+            table = b.constant((codes * scales[:, None]).astype(NUMPY_TYPES["bfloat16"]), "table")
+            found: Value = b.node("Cast", b.node("Gather", table, tokens, axis=0), to=1)
+            return found
         codes = b.constants[stored[0]]
         flat = b.constant(codes.reshape(len(codes), -1), "table")
         bits = 8 if self.weights == "int8" else 4

@@ -129,3 +129,20 @@ def test_machines(name, gated):
     assert merger(1, 768, [768] * 3, False)
     assert merger(1, 768, [2048] * 2, True) == gated
     assert not merger(512, 768, [2048] * 2, True)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_narrow_weights_and_their_scales(scaled):
+    """Weights of float8 are one matrix, their scales one vector; a sum behind some of them keeps them apart."""
+    b, made = Builder("parts"), []
+    x = b.input("x", (1, 32))
+    for width in (16, 8):
+        codes = b.constant(b.random.standard_normal((32, width)).astype(NUMPY_TYPES["float8_e4m3fn"]), "codes")
+        y = b.node("NarrowMatMul", x, codes, domain="weft")
+        made.append(b.node("Mul" if scaled or width == 8 else "Add", y, weights(b, width)))
+    graph = b.finish(*made)
+    merged = merge_products(graph, always)
+    assert operators(merged) == (["NarrowMatMul", "Mul", "Split"] if scaled else operators(graph))
+    given = random_inputs(graph)
+    for got, want in zip(interpreted(merged, given), interpreted(graph, given)):
+        np.testing.assert_allclose(got, want, rtol=1e-6)

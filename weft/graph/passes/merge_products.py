@@ -4,8 +4,9 @@
     %k = MatMul(%x, const b)            ->      %q, %k, %v = Split(%m, axis = -1)
     %v = MatMul(%x, const c)
 
-The same for Gemm and MatMulNBits, and for sums with constant vectors behind the products. Parts that are all cut into
-heads are cut before the Split, so that whoever reads a head reads it where it lies:
+The same for Gemm, MatMulNBits and narrow weights, and for constant vectors that are added to products, or that these
+are multiplied by (scales of float8). Parts that are all cut into heads are cut before the Split, so that whoever reads
+a head reads it where it lies:
 
     %h = Reshape(%q, [.., 12, 64]), …   ->      %h, … = Split(Reshape(%m, [.., 36, 64]), axis = -2)
 
@@ -24,7 +25,7 @@ import numpy as np
 from weft.core import model
 from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
-from weft.graph.passes.narrow_weights import narrow_form
+from weft.graph.passes.narrow_weights import DOMAIN, NAME, narrow_form
 from weft.graph.passes.support import Replacement, Scope, count_uses, rewritten
 from weft.graph.shapes import product, same_shape, times
 
@@ -35,13 +36,15 @@ elementwise work on the parts would have been epilogues."""
 
 @dataclass(frozen=True)
 class _Part:
-    """A product, its columns, and, where a constant vector is added to it, that sum."""
+    """A product, its columns, and, where a constant vector is added to it or multiplied by it, what that gives."""
 
     node: Node
     columns: int
     bias: Array | None
     made: Value
     """What the product and the sum give."""
+    by: str = "none"
+    """Add, or Mul."""
 
 
 def merge_products(graph: Graph, worth: Worth) -> Graph:
@@ -97,8 +100,7 @@ def _groups(graph: Graph, readers: dict[Value, list[Node]]) -> list[list[_Part]]
             continue
         columns = key[1]
         part = _with_bias(node, columns, graph, readers, uses[node.outputs[0]] == 1)
-        kind = "none" if part.bias is None else "bias"
-        found.setdefault((node.inputs[0], kind, *key[0]), []).append(part)
+        found.setdefault((node.inputs[0], part.by, *key[0]), []).append(part)
     return [parts for parts in found.values() if len(parts) > 1]
 
 
@@ -112,6 +114,8 @@ def _key(node: Node, graph: Graph) -> tuple[tuple[Any, ...], int] | None:
     array = graph.constants[weight]
     if node.op == "MatMul" and not node.domain and array.ndim == 2 and "output_dtype" not in node.attributes:
         return ("MatMul", array.dtype, _narrow_type(array)), array.shape[1]
+    if (node.op, node.domain) == (NAME, DOMAIN) and array.ndim == 2:
+        return (NAME, array.dtype), array.shape[1]
     if node.op == "Gemm" and not node.domain:
         turned, bias = int(node.attributes.get("transB", 0)), node.inputs[2] if len(node.inputs) > 2 else None
         columns = array.shape[1 - turned]
@@ -137,18 +141,18 @@ def _narrow_type(array: Array) -> Any:
 
 
 def _with_bias(node: Node, columns: int, graph: Graph, readers: dict[Value, list[Node]], alone: bool) -> _Part:
-    """A product with the constant vector that its only reader adds."""
+    """A product with the constant vector that its only reader adds; of narrow weights, or multiplies."""
     output = node.outputs[0]
     plain = _Part(node, columns, None, output)
     add = readers.get(output, [])
-    if not alone or len(add) != 1 or add[0].op != "Add" or add[0].domain:
+    if not alone or len(add) != 1 or add[0].op not in ("Add", *(["Mul"] if node.op == NAME else [])) or add[0].domain:
         return plain
     others = [v for v in add[0].inputs if v is not output]
     array = graph.constants.get(others[0]) if len(others) == 1 and others[0] is not None else None
     kind = output.tensor
     if array is None or array.shape != (columns,) or array.dtype != kind.numpy:
         return plain
-    return _Part(node, columns, array, add[0].outputs[0])
+    return _Part(node, columns, array, add[0].outputs[0], add[0].op)
 
 
 def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
@@ -160,8 +164,8 @@ def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
         known = [array if axis is not None else array.reshape(-1) for array in arrays if array is not None]
         return scope.new_constant(np.concatenate(known, axis or 0), f"{name}_merged") if known else None
 
-    if node.op == "MatMul":
-        made = scope.make(node, "MatMul", [x, joined(1, 1)])
+    if node.op in ("MatMul", NAME):
+        made = scope.make(node, node.op, [x, joined(1, 1)], node.domain)
     elif node.op == "Gemm":
         axis = 0 if node.attributes.get("transB", 0) else 1
         made = scope.make(node, "Gemm", [x, joined(1, axis), joined(2, 0)], **node.attributes)
@@ -173,7 +177,7 @@ def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
         made = scope.make(node, "MatMulNBits", inputs, node.domain, **attributes)
     biases = [part.bias for part in parts if part.bias is not None]
     if biases:
-        made = scope.make(node, "Add", [made, scope.new_constant(np.concatenate(biases), f"{name}_bias")])
+        made = scope.make(node, parts[0].by, [made, scope.new_constant(np.concatenate(biases), f"{name}_bias")])
     columns = np.array([part.columns for part in parts], np.int64)
     inputs = [made, scope.new_constant(columns, f"{name}_columns")]
     return [Node("Split", inputs, [part.made for part in parts], {"axis": -1}, node.name, node.origin)]

@@ -308,7 +308,7 @@ class _Kernel:
             column = minimum(Select(is_whole, column, floordiv(after, index_expr(left))), index_expr(across - 1))
             last = add(index_expr(bands * rows), floormod(after, index_expr(left)))
             row = minimum(Select(is_whole, row, last), index_expr(down - 1))
-        values = [column, row, floordiv(tile, index_expr(each))]
+        values = [column, row, floordiv(tile, index_expr(each)) if z[1] > 1 else index_expr(0)]
         along = int(self.down > 1)
         if self.rank is not None:  # a cluster's tile is one for each of its blocks
             values[along] = add(mul(values[along], index_expr(self.many)), self.rank)
