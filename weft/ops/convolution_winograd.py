@@ -65,6 +65,9 @@ MOST_SPREAD = 32.0
 MOST = 2.0**64
 """Larger elements could overflow in the transforms."""
 
+AT_ONCE = 1 << 18
+"""Elements of a weight that are transformed at a time, so that what is in double precision stays in the cache."""
+
 BITS = {"float32": "int32", "float64": "int64"}
 """Whole numbers of the width of the accumulators."""
 
@@ -124,8 +127,14 @@ def as_array(matrix: Sequence[Row], dtype: Any = np.float64) -> Array:
 def transform_weight(weight: Array, tile: int) -> Array:
     """G g Gᵀ of a weight (out, in, r, r), in double precision, as (t, t, in, out) of the weight's own type."""
     g = as_array(matrices(tile, weight.shape[2]).weight)
-    made = np.einsum("xk,oikl,yl->xyio", g, weight.astype(np.float64), g, optimize=True)
-    return np.ascontiguousarray(made.astype(weight.dtype))
+    outputs, inputs, taps = weight.shape[:3]
+    made = np.empty((len(g), len(g), inputs, outputs), weight.dtype)
+    step = max(1, AT_ONCE // (len(g) ** 2 * max(outputs, 1)))
+    for at in range(0, inputs, step):
+        part = weight[:, at : at + step].transpose(2, 3, 1, 0).astype(np.float64)
+        rows = (g @ part.reshape(taps, -1)).reshape(len(g), taps, -1)
+        made[:, :, at : at + step] = (g @ rows).reshape(len(g), len(g), *part.shape[2:])
+    return made
 
 
 def direct_weight(weight: Array) -> Array:
