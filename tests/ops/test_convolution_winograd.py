@@ -10,6 +10,7 @@ import torch
 
 from tests.ops.nodes import check_node, numbers, run_node
 from weft.graph.ir import GraphError
+from weft.ops import convolution_winograd
 from weft.ops.convolution_winograd import (
     DOMAIN,
     MOST_SPREAD,
@@ -33,6 +34,19 @@ def test_the_matrices_give_a_correlation_exactly(tile, taps):
             products = [g[k] * b[i] for g, b in zip(found.weight, found.input)]
             made = [sum(a * p for a, p in zip(row, products)) for row in found.output]
             assert made == [Fraction(int(i - k == j)) for j in range(tile)]
+
+
+@pytest.mark.parametrize("outputs,inputs", [(5, 3), (64, 200), (1, 1)])
+def test_a_weight_is_transformed_in_parts_as_a_whole(outputs, inputs, monkeypatch):
+    """G g Gᵀ in double precision, rounded once, however many channels are taken at a time."""
+    weight = numbers(outputs, inputs, 3, 3)
+    g = np.array([[float(n) for n in row] for row in matrices(4, 3).weight])
+    want = np.einsum("xk,oikl,yl->xyio", g, weight.astype(np.float64), g)
+    for elements in (1, 36 * 64 * 7, 1 << 18):
+        monkeypatch.setattr(convolution_winograd, "AT_ONCE", elements)
+        made = transform_weight(weight, 4)
+        assert made.dtype == np.float32 and made.flags.c_contiguous
+        np.testing.assert_allclose(made, want, rtol=2e-7, atol=1e-12)
 
 
 # batch, channels, features, height, width, pads (top, left, bottom, right)

@@ -67,6 +67,9 @@ MOST_SPREAD = 32.0
 MOST = 2.0**64
 """Larger elements could overflow in the transforms."""
 
+AT_ONCE = 1 << 18
+"""Elements of a weight that are transformed at a time, so that what is in double precision stays in the cache."""
+
 BITS = {"float32": "int32", "float64": "int64"}
 """Whole numbers of the width of the accumulators."""
 
@@ -132,8 +135,14 @@ def transform_weight(weight: Array, tile: int) -> Array:
     """G g Gᵀ of a weight (out, in, r[, r]), in double precision, as (t, t, in, out) of the weight's own type."""
     weight = weight.reshape(*weight.shape, *[1] * (4 - weight.ndim))
     down, across = (as_array(matrices(side(tile, taps), taps).weight) for taps in weight.shape[2:])
-    made = np.einsum("xk,oikl,yl->xyio", down, weight.astype(np.float64), across, optimize=True)
-    return np.ascontiguousarray(made.astype(weight.dtype))
+    outputs, inputs, taps = weight.shape[:3]
+    made = np.empty((len(down), len(across), inputs, outputs), weight.dtype)
+    step = max(1, AT_ONCE // (len(down) * len(across) * max(outputs, 1)))
+    for at in range(0, inputs, step):
+        part = weight[:, at : at + step].transpose(2, 3, 1, 0).astype(np.float64)
+        rows = (down @ part.reshape(taps, -1)).reshape(len(down), weight.shape[3], -1)
+        made[:, :, at : at + step] = (across @ rows).reshape(len(down), len(across), *part.shape[2:])
+    return made
 
 
 def direct_weight(weight: Array) -> Array:

@@ -45,6 +45,7 @@ _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
 _LOOP = re.compile(r"^(loop\.\d+):\n((?:  .*\n)*?)  br i1 [^\n]*label %\1\b", re.MULTILINE)
 _STORED = re.compile(r"^  store .*, ptr (%\w+)", re.MULTILINE)
 _PART = re.compile(r"^  (%\w+) = getelementptr [^\n]*?, ptr (%\w+)", re.MULTILINE)
+_MADE = re.compile(r"^  (%\w+) = ", re.MULTILINE)
 _NARROWED = re.compile(r"= trunc <")
 _ROOM = re.compile(r"^  (%\w+) = alloca ", re.MULTILINE)
 
@@ -81,13 +82,17 @@ def tuning_for(ir_text: str, target: Machine) -> str:
 def _sums_in_memory(ir_text: str) -> bool:
     """Whether a loop stores to one place outside of the stack in all its rounds."""
     for function in ir_text.split("\ndefine "):
+        bodies = [(body, places) for _, body in _LOOP.findall(function) if (places := set(_STORED.findall(body)))]
+        if not bodies:
+            continue
         whole, rooms = dict(_PART.findall(function)), set(_ROOM.findall(function))
-        for _, body in _LOOP.findall(function):
-            for place in _STORED.findall(body):
+        for body, places in bodies:
+            made = set(_MADE.findall(body))
+            for place in places:
                 at = place
-                while at in whole and f"  {at} = " not in body:
+                while at in whole and at not in made:
                     at = whole[at]
-                if f"  {at} = " not in body and at not in rooms:
+                if at not in made and at not in rooms:
                     return True
     return False
 

@@ -306,26 +306,29 @@ def error_of(weight: Array, tile: int) -> float:
         random = np.random.default_rng(0)
         sides = [2 * tile + taps - 1 if taps > 1 else 1 for taps in weight.shape[2:]]
         plain = random.standard_normal((1, weight.shape[1], *sides)).astype(np.float32)
-        errors = [_error(x, sample, transformed, tile) for x in (plain, plain + np.float32(2))]
         pair = tuple(min(n, 2) for n in sides)
         blocks = np.lib.stride_tricks.sliding_window_view(np.abs(plain).max(axis=(0, 1)), pair)
         at = [tile // 2 - 1 if n > 1 else 0 for n in sides]
-        plain[0, 0, at[0], at[1]] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
-        errors.append(_error(plain, sample, transformed, tile, at) * model.MOST_ERROR / model.MOST_MODEL_ERROR)
-    return max(errors)
+        beside = plain.copy()
+        beside[0, 0, at[0], at[1]] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
+        x = np.concatenate([plain, plain + np.float32(2), beside])
+        exact = convolve_arrays(
+            x.astype(np.float64), sample.astype(np.float64), Window(Use(_CONV), weight.shape[2:]), 1
+        )
+        made = winograd.winograd_arrays(x, transformed, direct_weight(sample), tile, ((0, 0), (0, 0)))
+        rows, columns = (place + 1 if n > 1 else 0 for place, n in zip(at, sides))
+        behind = (rows, 0 if rows else columns)  # a place along a side that windows move along
+        errors = [_error(made[n, :, r:, c:], exact[n, :, r:, c:]) for n, (r, c) in enumerate(((0, 0), (0, 0), behind))]
+    return max(*errors[:2], errors[2] * model.MOST_ERROR / model.MOST_MODEL_ERROR)
 
 
-def _error(x: Array, weight: Array, transformed: Array, tile: int, after: Sequence[int] = ()) -> float:
-    """The error relative to the largest output, of those behind a place along a side that windows move along."""
-    node = Node("Conv", [], [], {})
-    exact = convolve_arrays(x.astype(np.float64), weight.astype(np.float64), Window(Use(node), weight.shape[2:]), 1)
-    made = winograd.winograd_arrays(x, transformed, direct_weight(weight), tile, ((0, 0), (0, 0)))
-    if after:
-        rows, columns = (at + 1 if n > 1 else 0 for at, n in zip(after, x.shape[2:]))
-        columns = 0 if rows else columns
-        made, exact = made[:, :, rows:, columns:], exact[:, :, rows:, columns:]
-    scale = np.abs(exact).max(axis=(0, 2, 3))
-    error = np.abs(made - exact).max(axis=(0, 2, 3))
+_CONV = Node("Conv", [], [], {})
+
+
+def _error(made: Array, exact: Array) -> float:
+    """The error relative to the largest output of a channel."""
+    scale = np.abs(exact).max(axis=(1, 2))
+    error = np.abs(made - exact).max(axis=(1, 2))
     if not np.isfinite(error).all():
         return float(np.inf)
     return float(np.max(np.divide(error, scale, out=np.where(error > 0, np.inf, 0.0), where=scale > 0), initial=0.0))
