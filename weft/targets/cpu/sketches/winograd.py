@@ -288,7 +288,7 @@ def _tile_rows(sizes: Sizes, cache: int, vectors: int, registers: int) -> int:
     wanted = min(fits if far else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide)), sizes.tall)
     even = ceildiv(sizes.tall, ceildiv(sizes.tall, wanted))
     others = range(max(1, wanted // 2), wanted + 1) if far else range(wanted, min(fits, sizes.tall) + 1)
-    shares = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
+    shares: dict[int, float] = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
     least = EVEN * max(shares.values())
     return min((n for n in shares if shares[n] > least), key=lambda n: (n != even, abs(n - wanted)))
 
