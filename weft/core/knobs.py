@@ -254,7 +254,7 @@ class Knobs:
         _parse_switch,
         lambda: True,
         f"{', '.join(_TRUE)} or {', '.join(_FALSE)}",
-        "compute 3 × 3 convolutions by Winograd's method where that is faster and exact enough; off, always directly",
+        "convolve small windows by Winograd's method where that is faster and exact enough; off, always directly",
     )
     pad_channels: Knob[bool] = Knob(
         _parse_switch,

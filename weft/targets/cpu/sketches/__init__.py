@@ -24,5 +24,5 @@ CONTRACTIONS: tuple[Match, ...] = (
 WHOLE: tuple[Match, ...] = (winograd.match, attention.match_tiles, attention.match, few_bits.match)
 """Sketches of a contraction together with the stages around it; asked before any block has a schedule."""
 
-KEPT: frozenset[str] = attention.STAGES | few_bits.STAGES | bits.STAGES | {winograd.TAKEN}
+KEPT: frozenset[str] = attention.STAGES | few_bits.STAGES | bits.STAGES | winograd.STAGES
 """Stages of such programs that are not inlined into their readers before a sketch is asked."""

@@ -55,6 +55,9 @@ from weft.targets.cpu.sketches import nest
 BOTH = 2
 """Of `threads_by_channels`: threads share channels and tiles."""
 
+STAGES = frozenset({TAKEN})
+"""Stages that are not inlined: what is transformed along no other side is only a copy of another stage."""
+
 CHANNEL = 1
 """The place of the channels among the axes of the input and the output."""
 
@@ -285,8 +288,9 @@ def _tile_rows(sizes: Sizes, cache: int, vectors: int, registers: int) -> int:
     wanted = min(fits if far else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide)), sizes.tall)
     even = ceildiv(sizes.tall, ceildiv(sizes.tall, wanted))
     others = range(max(1, wanted // 2), wanted + 1) if far else range(wanted, min(fits, sizes.tall) + 1)
-    shares = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
-    return max(shares, key=lambda n: (shares[n] > EVEN * max(shares.values()), n == even, -abs(n - wanted)))
+    shares: dict[int, float] = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
+    least = EVEN * max(shares.values())
+    return min((n for n in shares if shares[n] > least), key=lambda n: (n != even, abs(n - wanted)))
 
 
 def _even_tiles(sizes: Sizes, tile_rows: int) -> int:
