@@ -55,14 +55,15 @@ class PoolTuning(Tuning):
     def choose(self, observe: Any) -> None:
         """Algorithms are chosen by the time of the whole model, which is not measured here."""
 
-    def accept(self) -> None:
-        """Puts what each kernel gained by itself into use, where that is time."""
+    def accept(self) -> bool:
+        """Puts what each kernel gained by itself into use, where that is time; there is nothing to look at again."""
         self.pool.gather(self.database, self.target, {task.key for task in self.tasks})
         found = self.found()
         if found and self.pool.unit == SECONDS:
             before = sum(task.seconds for task in self.tasks)
             self.kept = found
             self.database.accept(self.name, self.target, before, before / self.expected_gain(), found)
+        return False
 
     def says(self) -> str:
         """What came of it, in a sentence or two."""

@@ -28,11 +28,10 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import fragments, mma, producer, stagger, wgmma
 from weft.targets.cuda import model as fit
+from weft.targets.cuda.swizzle import CHUNK
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import attention_stream, model, nest
 
-PIECE = 8
-"""Elements that the copy engine takes at a time."""
 KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3, 4), "beside": (0, 1)}
 """Groups of 128 threads of a block, each with 64 queries; parts of keys that are fetched or used at a time; whether the
 copy engine fetches them, for one more group. With three stages then the second product is a step late (`stagger`)."""
@@ -151,7 +150,7 @@ def match(unit: Unit) -> Sketch | None:
 
 def _is_piece(size: int) -> bool:
     """Whether heads of a size are whole lines, or such parts of a line as the copy engine takes."""
-    return size % wgmma.LINE == 0 or (size < wgmma.LINE and size % PIECE == 0)
+    return size % wgmma.LINE == 0 or (size < wgmma.LINE and 2 * size % CHUNK == 0)
 
 
 def _is_box(facts: Facts) -> bool:
