@@ -5,6 +5,8 @@ On a device: tests/compiler/device/test_device_gpu.py and the table of `python -
 
 from __future__ import annotations
 
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,14 +14,14 @@ import pytest
 import weft
 from weft import te
 from weft.compiler.kernels.program import build_program
-from weft.core.errors import ScheduleError
+from weft.core.errors import InternalError, InterpreterError, ScheduleError
 from weft.expr.nodes import int_value
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate, For
 from weft.loop.verifier import verify
-from weft.loop.visit import walk_stmts
+from weft.loop.visit import Mutator, walk_stmts
 from weft.ops.attention_fused import DOMAIN, NAME, SCORES, Sizes
 from weft.plan.planner import unit_of
 from weft.targets.cuda import nvrtc
@@ -165,6 +167,20 @@ def test_heads_shorter_than_a_line_are_boxes_that_end_with_them():
         assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
 
 
+def test_sums_of_a_block_alone_are_registers_of_known_numbers():
+    """Registers whose number a thread works out lie in memory, where products on their way do not wait for it."""
+    func = CUDA.lower(scheduled(graph_of((1, 2, 64, 128, 64, 64), (SCALED,)), groups=1, stages=2).schedule.func)
+    assert "attention_whole[" in (source := CUDA.generate(func).source)
+    assert not re.findall(r"attention_whole\w*\[[^\]]*\b(?:xo|blockIdx)", source)
+
+    class Two(Mutator):
+        def visit_For(self, s: For):
+            return self.generic_stmt(s.replace(extent=te.const(2)) if s.thread == "blockIdx.x" else s)
+
+    with pytest.raises(InternalError, match="which one is not known"):
+        CUDA.generate(Two().func(func))
+
+
 def test_causal_parts_beyond_the_queries_are_left_out():
     program = scheduled(graph_of((1, 1, 256, 256, 64, 64), (SCALED, ("causal", 0.0, None))), groups=1)
     (loop,) = [s for s in walk_stmts(program.schedule.func.body) if isinstance(s, For) and s.annotations.get("online")]
@@ -176,9 +192,7 @@ def test_causal_parts_beyond_the_queries_are_left_out():
 
 def test_one_barrier_less_is_found():
     """A pipeline that does not wait for its keys: the interpreter reports it without a GPU."""
-    from weft.core.errors import InterpreterError
     from weft.loop.passes.support import is_barrier
-    from weft.loop.visit import Mutator
 
     class Without(Mutator):
         def visit_Evaluate(self, s: Evaluate):

@@ -29,7 +29,7 @@ from weft.codegen.c.calls import quick
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.statements import to_memory
 from weft.core.dtypes import INDEX, INT32, dtype
-from weft.core.errors import TargetError
+from weft.core.errors import InternalError, TargetError
 from weft.expr.nodes import (
     LE,
     LT,
@@ -57,7 +57,7 @@ from weft.expr.nodes import (
     mul,
     sub,
 )
-from weft.expr.visit import ExprMutator, substitute, uses_any
+from weft.expr.visit import ExprMutator, free_vars, substitute, uses_any
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import linear
@@ -362,6 +362,7 @@ class _Own(Mutator):
         self.rows: dict[Var, Expr] = {}
         self.columns: dict[Var, Expr] = {}
         self.known: dict[Var, Expr] = {}
+        self.unrolled: set[Var] = set()
 
     def visit_Let(self, s: Let) -> Stmt:
         """An index that was worked out before is seen through."""
@@ -378,6 +379,10 @@ class _Own(Mutator):
             return done
         role, extent = s.annotations.get(FRAGMENT), int_value(s.extent)
         if role is None:
+            if extent == 1:
+                self.known[s.var] = index_expr(0)  # a block that is alone does not know it
+            elif s.kind == "unrolled":
+                self.unrolled.add(s.var)
             return self.generic_stmt(s)
         if self.thread is None or extent is None:
             raise TargetError(f"the loop {s.var.name} over {role} of a tile needs its threads, threadIdx.x, around it")
@@ -501,6 +506,10 @@ class _Own(Mutator):
             place = add(place, self.columns[column])
         others = {term: factor for term, factor in form.terms.items() if term is not row and term is not column}
         for term, factor in [*others.items(), (index_expr(1), form.constant)]:
+            if not all(var in self.unrolled for var in free_vars(term)):
+                raise InternalError(
+                    f"{buffer.name} is held by registers, and which one is not known before the program runs ({term})"
+                )
             tiles, rest = divmod(factor, wgmma.ROWS * stride)
             place = add(place, mul(term, index_expr(tiles * each + rest // 2)))
         return place
