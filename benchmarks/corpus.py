@@ -35,7 +35,7 @@ from weft.tuner.database import Database
 from weft.tuner.records import compiler_version, machine_key
 from weft.tuner.runner import LocalRunner
 from weft.tuner.search import Proposer, Search
-from weft.tuner.shipped import FILE, kind_of
+from weft.tuner.shipped import FILE, file_of, kind_of
 from weft.tuner.space import Space, space_of
 from weft.tuner.task import Task
 
@@ -120,7 +120,7 @@ def write(kind: str, groups: dict[str, list[Group]]) -> None:
 
 def ship(paths: list[Path], wanted: str, target: Target) -> tuple[Path, int]:
     """Writes schedules that were put into use, of programs that several models have the one that gained most."""
-    file = FILE.with_name(f"schedules_{machine_key(target)}.json")
+    file = file_of(target)
     found = [json.loads(path.read_text()) for path in [*([file] if file.exists() else []), *paths]]
     by_gain = sorted((row for one in found for row in one["schedules"]), key=lambda row: row["gain"])
     rows = {row["task"]: row for row in by_gain}

@@ -27,6 +27,7 @@ from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of, spread
 from weft.tuner.records import TuneError, machine_key
+from weft.tuner.shipped import file_of
 from weft.tuner.space import space_of
 from weft.tuner.task import tasks_of
 from weft.tuner.view import status_line, summary, task_table
@@ -305,8 +306,8 @@ def test_what_ships_holds_while_the_planner_chooses_the_same(graph, own_records,
         {"task": task.key, "trace": json.loads(task.default().to_json()), "beside": beside}
         for task, beside in ((now, digest(now.default())), (old, "another"))
     ]
-    (tmp_path / f"schedules_{machine_key(target)}.json").write_text(json.dumps({"schedules": rows}))
     monkeypatch.setattr("weft.tuner.shipped.FILE", tmp_path / "shipped.json")
+    file_of(target).write_text(json.dumps({"schedules": rows}))
     assert set(made.database.accepted(target).beside) == {now.key, old.key}
     with knobs.override(cache=False):
         _CACHE.clear()
@@ -314,6 +315,12 @@ def test_what_ships_holds_while_the_planner_chooses_the_same(graph, own_records,
     made.accept()  # what is found here counts before what ships
     assert not made.kept and made.database.accept(made.name, target, 2.0, 1.0, {old.key: (old.default(), 2.0)})
     assert set(made.database.accepted(target).beside) == {now.key} and len(records_for(target).traces) == 2
+
+
+def test_what_ships_is_known_by_what_a_machine_has():
+    hopper = find_target("cuda:sm_90a")
+    assert file_of(hopper) == file_of(replace(hopper, threads=replace(hopper.threads, model=None)))
+    assert file_of(hopper) != file_of(find_target("cuda:sm_80"))
 
 
 def test_beside_what_is_in_use_the_planner_s_choice_is_a_candidate_again(graph, own_records):

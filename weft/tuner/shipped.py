@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,16 @@ def trained_ahead(target: Target, signature: Any) -> Any:
     return xgboost.Booster({"nthread": 1}, model_file=bytearray(base64.b64decode(found["trees"])))
 
 
+def file_of(target: Target) -> Path:
+    """Where what ships for a machine is written: known by what it has, not by numbers that were fitted to it."""
+    threads = None if target.threads is None else replace(target.threads, model=None)
+    return FILE.with_name(f"schedules_{machine_key(replace(target, threads=threads))}.json")
+
+
 def schedules(target: Target) -> Records:
     """Schedules and forms that ship for a machine: a schedule holds while the planner chooses what it was measured
     beside."""
-    return _schedules(FILE.with_name(f"schedules_{machine_key(target)}.json"))
+    return _schedules(file_of(target))
 
 
 @functools.lru_cache(maxsize=4)
