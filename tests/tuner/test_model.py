@@ -26,7 +26,7 @@ from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.bench import Bench
 from weft.tuner.database import Database
 from weft.tuner.model import Tuning, Verdict, make_tuning, seconds_of, spread
-from weft.tuner.records import TuneError, machine_key
+from weft.tuner.records import TuneError
 from weft.tuner.shipped import file_of
 from weft.tuner.space import space_of
 from weft.tuner.task import tasks_of

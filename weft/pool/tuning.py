@@ -60,8 +60,7 @@ class PoolTuning(Tuning):
         self.pool.gather(self.database, self.target, {task.key for task in self.tasks})
         found = self.found()
         if found and self.pool.unit == SECONDS:
-            before = sum(task.seconds for task in self.tasks)
-            self.kept = found
+            before, self.kept = sum(task.seconds for task in self.tasks), found
             self.database.accept(self.name, self.target, before, before / self.expected_gain(), found)
         return False
 
