@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from tests.models.test_models import sample
+from weft.targets.registry import find_target
 
 SLOW = pytest.mark.slow
 # The largest error, relative to the output's scale. MobileNet v2's random weights make errors grow from layer to layer.
@@ -20,6 +21,7 @@ LARGEST = [
     pytest.param("mobilenet_v2", 0.08, marks=SLOW),
     pytest.param("bert_base", 0.03, marks=SLOW),
 ]
+MULTIPLY = {"amx-bf16", "avx512bf16", "bf16"}
 CLASSIFIERS = ("dqn", "resnet18", "resnet50", "mobilenet_v1", "mobilenet_v2")
 
 
@@ -31,7 +33,9 @@ def test_bfloat16(name, largest):
     module = weft.compile(graph, precision="bf16")
     near = module(x)
     assert near.dtype == np.float32
-    assert 0 < np.abs(near - exact).max() <= largest * np.abs(exact).max()
+    assert np.abs(near - exact).max() <= largest * np.abs(exact).max()
+    if find_target("native").features & MULTIPLY:  # others may find that float32 is as fast
+        assert np.abs(near - exact).max() > 0
     assert not module.specializations[0].host_nodes
     if name in CLASSIFIERS:
         assert (near.argmax(-1) == exact.argmax(-1)).all()
