@@ -260,10 +260,9 @@ class _Blocks:
         """The block of the last output that there is."""
 
     @property
-    def padding(self) -> tuple[int, int]:
+    def padding(self) -> tuple[int, Any]:
         """What the image lacks before and behind it to be made of whole blocks."""
-        before = self.start
-        return before, tidy(self.step * self.count - before - self.size)  # type: ignore[return-value]
+        return self.start, tidy(self.step * self.count - self.start - self.size)
 
     @property
     def start(self) -> int:

@@ -14,7 +14,6 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -289,9 +288,9 @@ class KernelCompiler:
             raise ExpressionError("the program nests too deep") from None
 
     def _generated(self, func: Func, label: str) -> Kernel:
-        if self.target.on_device:
+        if (device := self.target.spec.device) is not None:
             made = Job(lambda: self._device_code(func))
-            if self.target.spec.device.rest:  # type: ignore[union-attr]
+            if device.rest:
                 made.result()  # what the device refuses is known before the rest is planned
             else:
                 self._workers.submit(made)
@@ -303,9 +302,11 @@ class KernelCompiler:
 
     def _device_code(self, func: Func) -> Code:
         program = self.target.generate(self.target.lower(func if knobs.exact else keep_wide(func)))
-        codes: list[bytes] = []
-        with suppress(TargetError):  # raised again where the program is loaded
+        try:
             codes = self.target.machine_codes([program]) if self.target.is_host else []
+        except TargetError as error:  # raised again where the program is loaded
+            logger.debug("%s: %s", program.name, error)
+            codes = []
         return Code("", b"".join(codes), False, program)
 
     def _kept(self, made: Code) -> Code:
