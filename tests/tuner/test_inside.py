@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.schedule.trace import Trace
-from weft.tuner.inside import chosen, sets_of
+from weft.tuner.inside import chosen, descent, sets_of
 from weft.tuner.on_device import Run, in_turns
 
 
@@ -45,6 +45,7 @@ def test_what_a_launch_adds_to_a_model_on_a_device():
         )
 
     run = Run(Model(), {})
+    assert run.whole({0: [1.0], 2: [1.0]})() == 1.0 + 1.0 + 4.0 - 2.0
     assert run.launches() == [5.0, 0.0, 3.0, 3.0] and run.whole()() == sum(run.launches()) == 11.0
     taken = in_turns([run, run], Model.target)
     assert taken[0] == taken[1] == [11.0] * len(taken[0])
@@ -58,3 +59,21 @@ def test_a_model_that_the_host_does_a_part_of_has_no_launches():
             return type("Bound", (), {"calls": lambda self: None})()
 
     assert Run(Model(), {}).calls is None
+
+
+def test_one_task_after_another_until_none_is_better():
+    """A schedule that is good alone and bad beside another is left again; what changes nothing is not taken."""
+    cost = {"a": [2.0, 1.0], "b": [3.0, 2.9], "c": [1.0, 1.0]}
+
+    def taken(states):
+        full = [{key: state.get(key, -1) for key in cost} for state in states]
+        own = [10.0 - sum(cost[key][at] for key, at in one.items() if at >= 0 and key != "c") for one in full]
+        return [seconds + 2.0 * (one["a"] == 0 and one["b"] >= 0) for seconds, one in zip(own, full)]
+
+    assert descent({"a": 2, "b": 2, "c": 2}, taken) == {"a": 1, "b": 0}
+    assert descent({}, taken) == {} and descent({"c": 1}, taken) == {}
+
+
+def test_what_was_best_by_luck_is_not_taken():
+    lucky = iter([[10.0, 9.0, 9.5], [10.0, 10.1]])
+    assert descent({"a": 2}, lambda states: next(lucky)) == {}

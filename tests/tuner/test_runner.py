@@ -18,7 +18,7 @@ from weft.core.errors import RuntimeFault, ScheduleError
 from weft.targets.registry import find_target
 from weft.tuner import bench as bench_module
 from weft.tuner import settings
-from weft.tuner.bench import Bench, difference
+from weft.tuner.bench import Bench, difference, row_of
 from weft.tuner.on_device import turn
 from weft.tuner.records import Outcome, Status
 from weft.tuner.runner import ChildError, LocalRunner, _fork, _said, in_child
@@ -139,24 +139,37 @@ def test_garbage_on_the_way_is_a_row(bench, good):
         in_child(lambda say: say("what is this") or "", 5.0)
 
 
-def test_a_device_s_clock(bench):
-    """The least of the turns counts; what takes far longer has two; a clock that stands still is garbage."""
+def test_a_device_s_clock(bench, monkeypatch):
+    """What a kernel adds to a row of those beside it: the least of the turns counts; what takes far longer has two; a
+    clock that stands still is garbage."""
 
-    def kernel(*times):
-        left, made = list(times), bench_module.DeviceKernel.__new__(bench_module.DeviceKernel)
-        made.timer, made._target = lambda: lambda: [left[0]], find_target("vdla")
-        made.pace = lambda before=None: lambda: left.pop(0) if len(left) > 1 else left[0]
-        return made, left
+    def kernel(seconds):
+        made = bench_module.DeviceKernel.__new__(bench_module.DeviceKernel)
+        made.timer, made._target = lambda: lambda: [seconds], find_target("vdla")
+        return made
 
-    def found(default, other):
-        bench._row = None
-        return bench._by_its_clock(kernel(*default)[0], kernel(*other)[0])
+    rows = {}
 
-    assert found((3.0, 3.0, 2.0), (9.0, 6.0, 8.0)).gain == 0.5  # a row of both takes 6, one of the default 2
-    slow, left = kernel(*[50.0] * 9)
-    assert bench._by_its_clock(kernel(1.0)[0], slow).gain == 0.02 and len(left) == 9  # no row of them was run
-    assert found((1.0,), (1.0,)).gain == pytest.approx(1 / settings.LEAST_PART)
-    assert found((0.0,), (0.0,)).status is Status.GARBAGE
+    def found(default, other, *taken):
+        """With two kernels that have rows of theirs taking so long: of those beside, with the default, with it."""
+        bench._rows = None
+        left = iter([iter(one) for one in taken])
+        monkeypatch.setattr(
+            bench_module,
+            "row_of",
+            lambda *kernels: rows.setdefault(len(kernels), []).append(kernels) or next(left).__next__,
+        )
+        return bench._by_its_clock(kernel(default), kernel(other))
+
+    def turns(*times):
+        return [*times, *[max(times)] * settings.DEVICE_ROUNDS]
+
+    assert found(3.0, 4.0, turns(5.0, 4.0), turns(9.0, 6.0), turns(8.0, 9.0)).gain == 0.5  # it adds 4, the default 2
+    assert [len(one) for one in rows.values()] == [1, 2]  # beside nothing that is known: a row of the default
+    slow = found(1.0, 50.0, turns(1.0), turns(2.0))  # no row of it was run
+    assert slow.gain == 0.02 and len(rows[2]) == 3
+    assert found(1.0, 1.0, turns(1.0), turns(2.0), turns(1.0)).gain == pytest.approx(1 / settings.LEAST_PART)
+    assert found(0.0, 0.0, turns(0.0), turns(0.0), turns(0.0)).status is Status.GARBAGE
 
 
 def test_a_wrong_result_is_a_row(bench, good):
@@ -330,7 +343,20 @@ def test_constants_that_leave_the_cache_have_copies(on_device):
     assert len(kernel._runs) == 1 + 2 * 4096 // arrays[1].nbytes
     kernel._around = 4000
     kernel.bind(arrays)
-    assert len(kernel._runs) == 1 and kernel.pace(kernel)() == pytest.approx(2 * kernel.pace()())
+    assert len(kernel._runs) == 1 and row_of(kernel, kernel)() == pytest.approx(2 * row_of(kernel)())
+
+
+def test_a_kernel_is_timed_beside_those_before_and_after_it_in_its_model(on_device, monkeypatch):
+    """The child that has the device gets these as well, and binds each once."""
+    task, point = on_device
+    bench, said = Bench(task), []
+    bench.beside = (Bench(task), Bench(task))
+    monkeypatch.setattr(bench_module, "row_of", lambda *kernels: said.append(len(kernels)) or (lambda: len(kernels)))
+    in_child = Bench.sent(*bench.to_send())
+    for _ in range(2):
+        outcome = in_child.trial(bench.build(*point))
+        assert outcome.status is Status.OK and outcome.gain == 1.0 and outcome.seconds == 1.0
+    assert said == [2, 3, 3, 3] and len({id(one.default) for one in (in_child, *in_child.beside)}) == 3
 
 
 def test_turns_are_taken_again_until_the_default_is_as_fast_as_it_was(bench, monkeypatch):

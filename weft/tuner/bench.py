@@ -10,12 +10,13 @@ What is compiled for it needs no device, and goes from one process to another.
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,8 +29,10 @@ from weft.core import model
 from weft.core.errors import InternalError, RuntimeFault, WeftError
 from weft.loop.ir import Func
 from weft.loop.verifier import verify
+from weft.plan.overrides import apply_override
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
+from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.tuner import on_device, settings
 from weft.tuner.records import Outcome, Status, TuneError
@@ -113,11 +116,11 @@ class DeviceKernel:
         self.program = DeviceBuilt(func, target, "trial").program
         self._codes = target.machine_codes([self.program])
 
-    def bind(self, arrays: Sequence[Any]) -> None:
+    def bind(self, arrays: Sequence[Any], calls: int = settings.MOST_COPIES) -> None:
         """Copies the program and its arguments to the device.
 
-        Where the constants of the model do not fit its cache, copies of the kernel's own take turns: as there, they
-        have left the cache when they are read again.
+        Where the constants of the model do not fit its cache, copies of the kernel's own take turns, as many as it has
+        calls: as there, they have left the cache when they are read again.
         """
         device = self._device = self._target.device()
         executable = device.load_all([self.program], self._codes)[0]
@@ -142,28 +145,21 @@ class DeviceKernel:
         self._given, self._runs = [executable, given], [self._launches]
         size, cache = sum(fixed.values()), max(self._target.cache_bytes, default=0)
         filled = min(settings.COLD * cache, self._around, settings.MOST_COLD) if self._around > cache else 0
-        for _ in range(min(settings.MOST_COPIES - 1, filled // size) if size else 0):
+        for _ in range(min(settings.MOST_COPIES - 1, calls - 1, filled // size) if size else 0):
             other = {name: device.allocate(max(nbytes, 1)) for name, nbytes in fixed.items()}
             for name, nbytes in fixed.items():
                 device.copy(other[name], given[name], nbytes)
             self._given.append(other)
             self._runs.append(executable.bind({**given, **other}))
 
+    def launches(self, turn: int = 0) -> Sequence[Any]:
+        """Those of a run: with other copies of the constants in each turn, where there are some."""
+        launches: Sequence[Any] = self._runs[turn % len(self._runs)]
+        return launches
+
     def timer(self) -> Callable[[], list[float]]:
         """What each launch takes by the device's own clock, whenever it is called."""
         return self._device.timer(self._launches)
-
-    def pace(self, before: DeviceKernel | None = None) -> Callable[[], float]:
-        """What a run takes in a row of them that lasts a while, as far as that costs the host little; where another
-        kernel is given, a run of that and one of this."""
-        runs = [self._runs] if before is None else [before._runs, self._runs]
-        begin, timer = time.perf_counter(), self._device.timer([launch for one in runs for launch in one[0]])
-        taken = max(min(sum(timer()), sum(timer())), 1e-9)
-        is_quick = time.perf_counter() - begin < settings.QUICK_SECONDS
-        count = min(settings.MOST_COPIES, int(settings.ROW_SECONDS / taken) + 1)
-        count = max(count, *map(len, runs)) if is_quick else 1
-        row = self._device.stretch([launch for at in range(count) for one in runs for launch in one[at % len(one)]])
-        return lambda: row() / count
 
     @property
     def results(self) -> list[Any]:
@@ -179,6 +175,19 @@ class DeviceKernel:
         self._device.synchronize()
 
 
+def row_of(*kernels: DeviceKernel) -> Callable[[], float]:
+    """What a run of each kernel takes together, in a row of such runs that lasts a while, as far as that costs the host
+    little."""
+    device = kernels[0]._device
+    begin, timer = time.perf_counter(), device.timer([launch for one in kernels for launch in one.launches()])
+    taken = max(min(sum(timer()), sum(timer())), 1e-9)
+    is_quick = time.perf_counter() - begin < settings.QUICK_SECONDS
+    count = min(settings.MOST_COPIES, int(settings.ROW_SECONDS / taken) + 1)
+    count = max(count, *(len(one._runs) for one in kernels)) if is_quick else 1
+    row = device.stretch([launch for at in range(count) for one in kernels for launch in one.launches(at)])
+    return lambda: row() / count
+
+
 class Bench:
     """A task, its arrays, and its default: what trials are compared with."""
 
@@ -191,15 +200,22 @@ class Bench:
         self._default: Kernel | DeviceKernel | None = None
         self.expected: list[Any] = []
         """The default's results."""
-        self._row: Callable[[], float] | None = None  # what times the default on a device
+        self.beside: tuple[Bench, ...] = ()
+        """On a device: the tasks of the launches before and after it in a model, which a kernel overlaps with there."""
+        self._rows: tuple[Sequence[DeviceKernel], list[Callable[[], float]]] | None = None
         self.calm = math.inf  # the seconds that the default takes when nobody disturbs it, as far as is known
 
-    @classmethod
-    def sent(cls, arrays: Sequence[Any], planned: DeviceKernel) -> Bench:
+    def to_send(self) -> tuple[Any, ...]:
         """What the process needs that has the device: it knows no task."""
+        return self.arrays, self.planned, [(one.arrays, one.planned) for one in self.beside]
+
+    @classmethod
+    def sent(cls, arrays: Sequence[Any], planned: DeviceKernel, beside: Sequence[Any] = ()) -> Bench:
+        """The same, there."""
         made = cls.__new__(cls)
-        made.arrays, made.expected, made._default, made._row = list(arrays), [], None, None
-        vars(made)["planned"] = planned
+        made.arrays, made.expected, made._default, made._rows = list(arrays), [], None, None
+        made.beside = tuple(cls.sent(*one) for one in beside)
+        vars(made)["planned"] = copy.copy(planned)  # a neighbour may be the same task
         return made
 
     @functools.cached_property
@@ -226,6 +242,18 @@ class Bench:
             region.take(program, point)
         except WeftError as error:
             return Outcome(Status.REFUSED, detail=_short(error))
+        return self._built(program)
+
+    def replay(self, trace: Trace) -> Kernel | DeviceKernel | Outcome:
+        """The kernel of a schedule, not run yet; an outcome where there is none."""
+        program = self.task.fresh()
+        try:
+            apply_override(program.schedule, trace, self.task.label)
+        except WeftError as error:
+            return Outcome(Status.REFUSED, detail=_short(error))
+        return self._built(program)
+
+    def _built(self, program: GroupProgram) -> Kernel | DeviceKernel | Outcome:
         trace = program.schedule.trace.to_json()
         try:
             made = self.kernel(self.task, program, self.arrays, self.threads)
@@ -262,21 +290,30 @@ class Bench:
         return Outcome(Status.OK, seconds, baseline, busy, trace=trace)
 
     def _by_its_clock(self, default: DeviceKernel, kernel: DeviceKernel) -> Outcome:
-        """The times of two kernels on a device, in turns: of the default in a row of itself, of the other in a row of
-        both. In a row of itself one may overlap more than beside the kernels of a model: EfficientNet-B0 was to gain
-        1.37 by such rows, and gained 1.15."""
+        """The times of two kernels on a device, in turns: what each adds to a row of the kernels before and after it in
+        the model; where these are not known, of the default. In a row of itself a kernel may overlap more, or less,
+        than in a model: EfficientNet-B0 was to gain 1.37 by such rows, and gained 1.15; DQN 1.45, and 1.09 beside its
+        default alone."""
+        first, rows = self._defaults(default)
         timers = [default.timer(), kernel.timer()]
         with on_device.turn(kernel._target):
             times = [[sum(timer()) for timer in timers] for _ in range(2)]
             if times[-1][1] <= settings.FAR * times[-1][0]:
-                self._row = self._row or default.pace()
-                rows = self._row, kernel.pace(default)
-                alone, both = map(min, zip(*([row() for row in rows] for _ in range(settings.DEVICE_ROUNDS))))
-                times = [[], [alone, max(both - alone, settings.LEAST_PART * alone)]]
+                some = [*rows, row_of(*first[:1], kernel, *first[1:])]
+                none, *both = map(min, zip(*([row() for row in some] for _ in range(settings.DEVICE_ROUNDS))))
+                times = [[], [max(one - none, settings.LEAST_PART * times[-1][0]) for one in both]]
         baseline, seconds = map(min, zip(*times[1:]))
         if not min(baseline, seconds) > 0.0:
             return Outcome(Status.GARBAGE, detail="the device's clock says that it took no time", trace=kernel.trace)
         return Outcome(Status.OK, seconds, baseline, trace=kernel.trace)
+
+    def _defaults(self, default: DeviceKernel) -> tuple[Sequence[DeviceKernel], list[Callable[[], float]]]:
+        """The kernels beside that of this task, and what times a row of them, without and with its default."""
+        if self._rows is None:
+            around = [cast(DeviceKernel, one.default) for one in self.beside] or [default]
+            with on_device.turn(default._target):
+                self._rows = around, [row_of(*around), row_of(*around[:1], default, *around[1:])]
+        return self._rows
 
     def calm_turns(self, calls: Sequence[Call], rounds: int = settings.ROUNDS) -> tuple[list[float], float]:
         """`in_turns`, again while the default takes longer than it is known to: the calmest answer counts."""

@@ -3,14 +3,18 @@
 A kernel leaves the caches to the next one: some that are faster alone write so that their result has left them when it
 is read (on a Neoverse-N1 a depthwise convolution saved 10 µs and the 1 × 1 after it lost 146). So what a launch saves
 is what it and the one after it save; and half of the tasks are changed at a time, such that neighbours rarely are.
+
+On a device a model runs in microseconds, and kernels are changed in it without compiling it again: there each task has
+each of its schedules tried in the whole model (`descent`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from weft.schedule.trace import Trace
+from weft.tuner.settings import SURELY, SWEEPS
 
 Found = dict[str, tuple[Trace, float]]
 """Schedules by the keys of their tasks, each with its gain alone."""
@@ -53,3 +57,32 @@ def chosen(order: Sequence[str], now: Sequence[float], sets: Sequence[Found], ta
             if saved > max(needed, most.get(key, 0.0)):
                 found[key], most[key] = schedule, saved
     return found
+
+
+State = dict[str, int]
+"""Which of its schedules each task has; those that are not named have what is in use."""
+
+
+def descent(counts: Mapping[str, int], taken: Callable[[Sequence[State]], Sequence[float]]) -> State:
+    """The schedules with which a model is fastest, as far as changing one task at a time leads there: each has all of
+    its schedules tried beside what the others have by then, what is in use too, until none of them is left for another.
+
+    `taken` gives the seconds of the model in some states, taken in turns. What looks best is measured once more: the
+    best of many is the luckiest of them, too.
+    """
+    state = State()
+    for _ in range(SWEEPS):
+        before = dict(state)
+        for key, count in counts.items():
+            rest = {name: at for name, at in state.items() if name != key}
+            others = [one for one in [rest, *({**rest, key: at} for at in range(count))] if one != state]
+            now, *seconds = taken([state, *others])
+            best = min(range(len(others)), key=seconds.__getitem__)
+            if now < SURELY * seconds[best]:
+                continue
+            now, again = taken([state, others[best]])
+            if now >= SURELY * again:
+                state = others[best]
+        if state == before:
+            break
+    return state

@@ -8,6 +8,7 @@ measured faster, in turns, in a child. So tuning never makes a model slower.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
@@ -40,11 +41,11 @@ from weft.targets.base import Target
 from weft.targets.registry import find_target
 from weft.tuner import settings
 from weft.tuner.algorithms import choose_algorithms
-from weft.tuner.bench import Bench, difference
+from weft.tuner.bench import Bench, DeviceKernel, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
-from weft.tuner.inside import chosen, sets_of
-from weft.tuner.on_device import Run, in_turns
+from weft.tuner.inside import Found, chosen, descent, sets_of
+from weft.tuner.on_device import Run, in_turns, times_of
 from weft.tuner.records import Record, TuneError, compiler_version, machine_key
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
 from weft.tuner.search import Proposer, Search
@@ -111,6 +112,7 @@ class Tuning:
     """What compiling and measuring the whole model took the first time."""
     verdict: Verdict | None = None
     kept: dict[str, tuple[Trace, float]] = field(default_factory=dict)
+    _benches: dict[str, Bench | WeftError] = field(default_factory=dict, repr=False)
     stopped: bool = False
 
     @property
@@ -174,15 +176,47 @@ class Tuning:
         """Tries the algorithms of the model."""
         choose_algorithms(self, observe)
 
+    def bench_of(self, task: Task) -> Bench:
+        """What measures a task, its default tried; a WeftError where it cannot be measured by itself."""
+        if task.key not in self._benches:
+            made = Bench(task, self.threads)
+            try:
+                self.try_default(made)
+                self._benches[task.key] = made
+            except WeftError as error:
+                self._benches[task.key] = error
+        found = self._benches[task.key]
+        if isinstance(found, WeftError):
+            raise found
+        return found
+
+    def _beside(self, task: Task) -> tuple[Bench, ...]:
+        """On a device: what runs before and after a task, where it is called most; nothing where that is not known."""
+        if not isinstance(self.runner, LocalRunner) or not self.target.on_device:
+            return ()
+        order, known = self._order(), {one.key: one for one in self.tasks}
+        around = Counter((order[at - 1], order[(at + 1) % len(order)]) for at in task.places)
+        try:
+            found = tuple(self.bench_of(known[key]) for key in around.most_common(1)[0][0])
+        except WeftError:
+            return ()
+        size = sum(array.nbytes for bench in found for array in bench.arrays)
+        return found if size <= settings.BESIDE_BYTES else ()
+
+    def _order(self) -> list[str]:
+        """The keys of the launches of the model."""
+        return [key for _, key in sorted((at, task.key) for task in self.tasks for at in task.places)]
+
     def search_of(self, task: Task) -> Search | None:
         """The search of a task; None where it cannot be measured by itself."""
         if task.key in self.searches or task.key in self.skipped:
             return self.searches.get(task.key)
         try:
-            space, bench = space_of(task), Bench(task, self.threads)
+            space = space_of(task)
             if space.size < 2:
                 raise TuneError("there is only one point")
-            self.try_default(bench)
+            bench = self.bench_of(task)
+            bench.beside = self._beside(task)
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
@@ -215,8 +249,7 @@ class Tuning:
         total = sum(task.seconds for task in self.tasks) or 1.0
         inside = (1 + 2 * settings.INSIDE) * settings.INSIDE_TURNS / 3  # times PAIR_SECONDS, as `_inside` measures
         needs = self.model_seconds + (2 + inside) * settings.PAIR_SECONDS + settings.LAST_RUNS * total
-        needs = needs if not self.target.on_device else settings.DEVICE_INSIDE * self.model_seconds
-        last = min(max(least, needs), most)
+        last = min(settings.DEVICE_INSIDE * self.model_seconds if self.target.on_device else max(least, needs), most)
         worth = [task for task in self.tasks if task.seconds >= settings.WORTH * total] or self.tasks
 
         def ends() -> bool:
@@ -269,17 +302,23 @@ class Tuning:
                 return True
         return False
 
-    def _faster(self, in_use: Records) -> dict[str, tuple[Trace, float]]:
+    def _faster(self, in_use: Records) -> Found:
         """Of the best schedules of each task the one that saves most inside the model, where it saves something there;
         with a verdict on all of them."""
         known = {key: trace.to_json() for key, trace in in_use.traces.items()}
+        keys = self.searches if self.target.on_device else self.found()
         best = {key: [one for one in self.searches[key].best_traces if one[0].to_json() != known.get(key)]
-                for key in self.found()}  # fmt: skip
+                for key in keys}  # fmt: skip
         for task in self.tasks if self.kept else ():
             if task.key in known and (trace := task.default()).to_json() != known[task.key]:
-                best[task.key] = [(trace, 1.0), *best.get(task.key, [])[: settings.INSIDE]]
-        order = [key for _, key in sorted((at, task.key) for task in self.tasks for at in task.places)]
-        sets = sets_of({key: some for key, some in best.items() if some}, order)
+                best[task.key] = [(trace, 1.0), *best.get(task.key, [])]
+        order = self._order()
+        best = {key: best[key] for key in dict.fromkeys(order) if best.get(key)}
+        mixed = self._mix(in_use, best)
+        if mixed is not None:
+            self.verdict = self.measure(in_use, _with_traces(in_use, mixed)) if mixed else self.verdict
+            return mixed
+        sets = sets_of({key: some[: settings.INSIDE + 1] for key, some in best.items()}, order)
         if not sets:
             return {}
         try:
@@ -294,6 +333,48 @@ class Tuning:
             if not found or self.verdict is None or self.verdict.is_faster:
                 break
         return found
+
+    def _mix(self, in_use: Records, best: Mapping[str, list[tuple[Trace, float]]]) -> Found | None:
+        """On a device: the schedules with which the whole model is fastest, its kernels being changed for theirs; None
+        where that cannot be done."""
+        if not isinstance(self.runner, LocalRunner) or not self.target.on_device:
+            return None
+        made: dict[str, dict[int, str]] = {}
+        for task in self.tasks:
+            with contextlib.suppress(WeftError):  # what cannot be measured by itself stays as it is
+                traces = [trace for trace, _ in best.get(task.key, ())]
+                made[task.key] = self.runner.kernels(self.bench_of(task), traces) if traces else {}
+        try:
+            found = self._asked(lambda: self._mixed(in_use, made))
+        except ChildError as error:
+            logger.warning("%s: kernels cannot be changed in the model: %s", self.name, error)
+            return None
+        return None if found is None else {key: best[key][at] for key, at in found.items()}
+
+    def _mixed(self, in_use: Records, made: Mapping[str, Mapping[int, str]]) -> dict[str, int] | None:
+        """Which of some kernels each task has where the model is fastest; in a child."""
+        run = Run(self._compiled(in_use), self._feeds())
+        if run.calls is None:
+            return None
+        launches: dict[str, dict[int, dict[int, list[Any]]]] = {}  # by task, kernel and call
+        alive = []
+        for task in (one for one in self.tasks if made.get(one.key)):
+            for at, text in made[task.key].items():
+                kernel: DeviceKernel = pickle.loads(bytes.fromhex(text))
+                kernel.bind(self.bench_of(task).arrays, task.calls)
+                alive.append(kernel)
+                own = {place: list(kernel.launches(turn)) for turn, place in enumerate(task.places)}
+                launches.setdefault(task.key, {})[at] = own
+        numbers = {key: list(some) for key, some in launches.items()}
+
+        def taken(states: Sequence[Mapping[str, int]]) -> list[float]:
+            kernels = [[launches[key][numbers[key][at]] for key, at in state.items()] for state in states]
+            changed = [{place: call for calls in some for place, call in calls.items()} for some in kernels]
+            return times_of([run.whole(one) for one in changed], self.target)
+
+        run.whole()()  # what kernels read that are not changed is there
+        found = descent({key: len(some) for key, some in numbers.items()}, taken)
+        return {key: numbers[key][at] for key, at in found.items()}
 
     def _asked(self, work: Callable[[], Any]) -> Any:
         """What a function gives in a child: plain data."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.targets.base import Device, Target
-from weft.tuner.settings import INSIDE_ROUNDS, RUN_ROUNDS, RUN_TURNS
+from weft.tuner.settings import INSIDE_ROUNDS, MIX_ROUNDS, RUN_ROUNDS, RUN_TURNS
 
 
 @contextmanager
@@ -48,9 +48,10 @@ class Run:
         """The launches of each kernel; None for a model of which the host does a part."""
         self._alive = found
 
-    def whole(self) -> Callable[[], float]:
-        """What tells the seconds of a run."""
-        return self._device.stretch([one for call in self.calls or [] for one in call])
+    def whole(self, changed: Mapping[int, list[Any]] | None = None) -> Callable[[], float]:
+        """What tells the seconds of a run, with other launches for some of the calls."""
+        calls = [(changed or {}).get(at, call) for at, call in enumerate(self.calls or [])]
+        return self._device.stretch([one for call in calls for one in call])
 
     def launches(self) -> list[float]:
         """What each call adds to a run."""
@@ -64,6 +65,12 @@ class Run:
                     best[end] = min(best[end], seconds(), seconds())
         best[0] = 0.0
         return [best[end] - best[begin] for begin, end in zip(ends, ends[1:])]
+
+
+def times_of(timers: Sequence[Callable[[], float]], target: Target) -> list[float]:
+    """The best times of some that take turns."""
+    with turn(target):
+        return [min(times) for times in zip(*([one() for one in timers] for _ in range(MIX_ROUNDS)))]
 
 
 def in_turns(runs: Sequence[Run], target: Target) -> list[list[float]]:

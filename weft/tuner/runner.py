@@ -25,9 +25,10 @@ from typing import Protocol
 
 from weft.plan.sketch import Point
 from weft.runtime.threads import get_threads
+from weft.schedule.trace import Trace
 from weft.tuner.bench import Bench, in_turns
 from weft.tuner.records import Outcome, Status, TuneError
-from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, FORGOTTEN, MOST_LINE, RUN_SECONDS
+from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, FORGOTTEN, MOST_LINE, NEARLY, RUN_SECONDS
 from weft.tuner.space import Region
 
 Say = Callable[[str], None]
@@ -173,15 +174,15 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
-def _beside_each_other(bench: Bench, points: Sequence[tuple[Region, Point]], limit: float) -> Iterator[str | Outcome]:
-    """The kernels of points in order, as text, each built in a child of its own, as many as there are cores; outcomes
-    where there are none. Building needs no device."""
-    left, started = deque(points), deque[tuple[int, int]]()
+def _beside_each_other(works: Sequence[Callable[[], object]], limit: float) -> Iterator[str | Outcome]:
+    """What functions make, in order, as text, each in a child of its own, as many as there are cores; outcomes where
+    a child fails. Building kernels needs no device."""
+    left, started = deque(works), deque[tuple[int, int]]()
     try:
         while left or started:
             while left and len(started) < get_threads():
-                at = left.popleft()
-                started.append(_fork(lambda say, at=at: iter([pickle.dumps(bench.build(*at)).hex()])))  # type: ignore[misc]
+                work = left.popleft()
+                started.append(_fork(lambda say, work=work: iter([pickle.dumps(work()).hex()])))  # type: ignore[misc]
             made = _said(*started.popleft(), limit)
             try:
                 yield next(made)
@@ -208,7 +209,7 @@ class _Owner:
             wait, ask = os.pipe()
             self._child = _said(*_fork(functools.partial(_tries, wait, ask)), limit), ask
             os.close(wait)
-        new = None if self._bench is bench else (bench.arrays, bench.planned)
+        new = None if self._bench is bench else bench.to_send()
         text = pickle.dumps((new, built))
         with contextlib.suppress(BrokenPipeError), open(self._child[1], "wb", closefd=False) as pipe:
             pipe.write(len(text).to_bytes(8, "little") + text)
@@ -254,6 +255,7 @@ class LocalRunner:
     def __init__(self, build_seconds: float = BUILD_SECONDS, run_seconds: float = RUN_SECONDS) -> None:
         self.build_seconds, self.run_seconds = build_seconds, run_seconds
         self._owner = _Owner()
+        self._built: dict[tuple[str, str], str] = {}  # for a device: the good ones of each task, by their traces
 
     def measure(self, bench: Bench, points: Sequence[tuple[Region, Point]]) -> Iterator[Outcome]:
         """The outcomes, in order."""
@@ -298,8 +300,23 @@ class LocalRunner:
 
     def _on_device(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
         """The outcomes of points that are built beside each other, and tried by the child that has the device."""
-        for built in _beside_each_other(bench, points, self.build_seconds):
-            yield built if isinstance(built, Outcome) else self._owner.trial(bench, built, running)
+        works = [functools.partial(bench.build, *at) for at in points]
+        for built in _beside_each_other(works, self.build_seconds):
+            found = built if isinstance(built, Outcome) else self._owner.trial(bench, built, running)
+            if found.gain >= NEARLY and isinstance(built, str):
+                self._built[bench.task.key, found.trace] = built
+            yield found
+
+    def kernels(self, bench: Bench, traces: Sequence[Trace]) -> dict[int, str]:
+        """Kernels of schedules of a task on a device, as text, by their places: those that were tried are known, others
+        are built beside each other; none for what cannot be built."""
+        key, texts = bench.task.key, [trace.to_json() for trace in traces]
+        works = {text: functools.partial(bench.replay, trace) for text, trace in zip(texts, traces)}
+        new = [text for text in works if (key, text) not in self._built]
+        for text, built in zip(new, _beside_each_other([works[one] for one in new], self.build_seconds)):
+            if isinstance(built, str) and not isinstance(pickle.loads(bytes.fromhex(built)), Outcome):
+                self._built[key, text] = built
+        return {at: self._built[key, text] for at, text in enumerate(texts) if (key, text) in self._built}
 
 
 def _gated(bench: Bench, at: tuple[Region, Point], gate: int, say: Say) -> Iterator[str]:

@@ -26,7 +26,6 @@ from weft.tuner.settings import (
     BATCH,
     BUILD_SECONDS,
     BUILDERS,
-    DEVICE_INSIDE,
     EARLY,
     EARLY_BATCH,
     EPSILON,
@@ -34,7 +33,9 @@ from weft.tuner.settings import (
     HOPELESS_TASKS,
     INSIDE,
     LEAST_GAIN,
+    MIXED,
     MOST_OTHERS,
+    NEARLY,
 )
 from weft.tuner.space import Space
 from weft.tuner.task import Task
@@ -202,11 +203,12 @@ class Search:
 
     @property
     def best_traces(self) -> list[tuple[Trace, float]]:
-        """The steps of the best points that are faster than the default, with their gains, best first."""
+        """The steps of the best points that are faster than the default, with their gains, best first; on a device more
+        of them, and some that are nearly as fast: there each is tried in the model."""
         known = self.database.records(self.task.key, self._machine, self._version)
-        most = DEVICE_INSIDE if self.task.target.on_device else INSIDE
+        most, least = (MIXED, NEARLY) if self.task.target.on_device else (INSIDE, LEAST_GAIN)
         mine = [one.outcome for one in known if one.threads == self.bench.threads]
-        gains = {one.trace: one.gain for one in mine if one.gain >= LEAST_GAIN}
+        gains = {one.trace: one.gain for one in mine if one.gain >= least}
         return [(Trace.from_json(text), gains[text]) for text in sorted(gains, key=lambda text: -gains[text])[:most]]
 
     @property

@@ -76,6 +76,11 @@ LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of
 INSIDE, DEVICE_INSIDE, INSIDE_TURNS = 2, 4, 3
 """The best schedules of a task that run inside the model before one is chosen; on a device, where a run is short and a
 kernel alone tells less; their turns."""
+NEARLY, MIXED, SURELY, SWEEPS = 0.97, 12, 1.0005, 4
+"""On a device: schedules of a task that are so fast beside its default, so many of them, are tried in the whole model;
+how much faster that has to be with one; how often each task has its turn. By what its launches add alone DQN lost three
+quarters of what was promised (H200)."""
+BESIDE_BYTES = 64 << 20  # what the kernels before and after one may take in memory: more is not copied for a trial
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
 """How long two forms of a model are measured in turns; so many times as long where that does not tell them apart, and
@@ -83,8 +88,8 @@ after each such share of it less long where the second is surely slower."""
 STRETCHES, LEAST_CALM = 24, 8
 """Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
 in which both forms took about their least (CALM), the others do not count."""
-INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS = 16, 24, 8
+INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS, MIX_ROUNDS = 16, 24, 8, 6
 """On a device: how often each beginning of a model runs before what its launches add is told; how often two forms of a
-model take turns, and the runs of each of which the best counts."""
+model take turns, and the runs of each of which the best counts; the same of models with one schedule changed."""
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said
