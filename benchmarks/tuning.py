@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import multiprocessing
 import os
@@ -73,6 +74,7 @@ def tuned(name: str, budget: str, target: str, precision: str | None, folder: Pa
             if record is None and (tuning.kept or tuning.chose_algorithms):
                 (folder / f"{name}.json").write_text(json.dumps(used(tuning)))
 
+        logging.basicConfig(stream=log, level=logging.INFO, force=True)
         threads = None if target.startswith("cuda") else 1
         # What loads models may open a GPU, which is then closed to children of its process.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

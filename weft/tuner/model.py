@@ -44,7 +44,7 @@ from weft.tuner.algorithms import choose_algorithms
 from weft.tuner.bench import Bench, DeviceKernel, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
-from weft.tuner.inside import Found, chosen, descent, sets_of
+from weft.tuner.inside import Found, State, chosen, descent, sets_of
 from weft.tuner.on_device import Run, in_turns, times_of
 from weft.tuner.records import Record, TuneError, compiler_version, machine_key
 from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
@@ -349,10 +349,16 @@ class Tuning:
         except ChildError as error:
             logger.warning("%s: kernels cannot be changed in the model: %s", self.name, error)
             return None
-        return None if found is None else {key: best[key][at] for key, at in found.items()}
+        if found is None:
+            return None
+        before, after, numbers = found
+        tried = f"{sum(map(len, made.values()))} kernels of {len(made)} tasks in the whole model, {len(numbers)} chosen"
+        logger.info("%s: %s: %.2f to %.2f µs", self.name, tried, 1e6 * before, 1e6 * after)
+        return {key: best[key][at] for key, at in numbers.items()}
 
-    def _mixed(self, in_use: Records, made: Mapping[str, Mapping[int, str]]) -> dict[str, int] | None:
-        """Which of some kernels each task has where the model is fastest; in a child."""
+    def _mixed(self, in_use: Records, made: Mapping[str, Mapping[int, str]]) -> tuple[float, float, State] | None:
+        """Which of some kernels each task has where the model is fastest, and what that took before and with them; in a
+        child."""
         run = Run(self._compiled(in_use), self._feeds())
         if run.calls is None:
             return None
@@ -367,14 +373,15 @@ class Tuning:
                 launches.setdefault(task.key, {})[at] = own
         numbers = {key: list(some) for key, some in launches.items()}
 
-        def taken(states: Sequence[Mapping[str, int]]) -> list[float]:
+        def taken(states: Sequence[State]) -> list[float]:
             kernels = [[launches[key][numbers[key][at]] for key, at in state.items()] for state in states]
             changed = [{place: call for calls in some for place, call in calls.items()} for some in kernels]
             return times_of([run.whole(one) for one in changed], self.target)
 
         run.whole()()  # what kernels read that are not changed is there
         found = descent({key: len(some) for key, some in numbers.items()}, taken)
-        return {key: numbers[key][at] for key, at in found.items()}
+        before, after = taken([{}, found])
+        return before, after, {key: numbers[key][at] for key, at in found.items()}
 
     def _asked(self, work: Callable[[], Any]) -> Any:
         """What a function gives in a child: plain data."""
