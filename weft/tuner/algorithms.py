@@ -2,7 +2,8 @@
 for a node (Winograd with tiles of 2 or 4, or direct), for the model (attention fused, channels padded, layouts between
 kernels, the precision that the user allows or float32), for each place where a kernel may end. Nodes of one shape are
 one choice, places before one operator too. Each label is tried, the model compiled with it in a child and measured in
-turns with what stands. What makes it faster stays, and the next choice is tried on top.
+turns with what stands. What makes it faster stays, and the next choice is tried on top. On a device, where schedules
+gain more than forms do, one that is about as fast as what stands is searched too (`Tuning.close`), and judged again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from weft.graph.passes.algorithms import DIRECT
 from weft.graph.passes.fuse import APART
 from weft.graph.structural import structure_key
 from weft.plan.overrides import Records
-from weft.tuner.settings import LEAST_GAIN, SHARE
+from weft.tuner.settings import CLOSE, LEAST_GAIN, SHARE
 
 if TYPE_CHECKING:
     from weft.tuner.model import Tuning
@@ -66,6 +67,7 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
     labels = dict(in_use.algorithms.get(graph, {}))
     until = (1.0 - SHARE) * tuning.left
     lasts = tuning.model_seconds
+    has_schedules = any(task.key in in_use.traces for task in tuning.tasks)
     seconds = {name: task.seconds / task.calls for task in tuning.tasks for name in task.nodes}
     offers = choices_of(tuning.made, tuning.offered, labels, seconds)
     if tuning.target.on_device:  # where kernels that end earlier are more launches: 0.76 and 0.85 on an H200
@@ -77,13 +79,19 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
             tuning.stage = f"trying {label} for {len(names)} {kind}"
             observe(tuning, None)
             tried, begun = {**labels, **dict.fromkeys(names, label)}, tuning.left
-            found = tuning.measure(_with(in_use, graph, labels), _with(in_use, graph, tried))
+            found = tuning.measure(with_labels(in_use, graph, labels), with_labels(in_use, graph, tried))
             lasts = begun - tuning.left
             tuning.algorithms.append((f"{label} for {kind}", names, found.ratio if not found.problem else 0.0))
-            if found.is_faster and found.ratio >= LEAST_GAIN:
-                labels, tuning.chose_algorithms = tried, True
+            is_faster, loser = found.is_faster and found.ratio >= LEAST_GAIN, tried
+            if has_schedules and tuning.target.on_device and not is_faster:  # which the other has not
+                found = tuning.measure(with_labels(Records(), graph, labels), with_labels(Records(), graph, tried))
+            if is_faster:
+                labels, loser, tuning.chose_algorithms = tried, labels, True
                 tuning.database.accept_algorithms(tuning.name, graph, tuning.target, labels, found.ratio)
+            if tuning.target.on_device and not found.problem and 1.0 / CLOSE < found.ratio < CLOSE:
+                tuning.close.append(loser)
 
 
-def _with(in_use: Records, graph: str, labels: Mapping[str, str]) -> Records:
+def with_labels(in_use: Records, graph: str, labels: Mapping[str, str]) -> Records:
+    """Records with other labels for a model."""
     return replace(in_use, algorithms={**in_use.algorithms, graph: labels})

@@ -40,7 +40,7 @@ from weft.schedule.trace import Trace
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 from weft.tuner import settings
-from weft.tuner.algorithms import choose_algorithms
+from weft.tuner.algorithms import choose_algorithms, with_labels
 from weft.tuner.bench import Bench, DeviceKernel, difference
 from weft.tuner.cost_models import cost_model
 from weft.tuner.database import READ_ONLY, Database
@@ -103,6 +103,9 @@ class Tuning:
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
     """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
     chose_algorithms: bool = False  # whether another form of the model was put into use
+    close: list[dict[str, str]] = field(default_factory=list)
+    """Forms that are about as fast as what stands, by their labels: on a device each has its schedules searched."""
+    form: dict[str, str] | None = None  # the one that is being searched; None for what stands
     made: Graph = field(init=False, repr=False)
     skipped: dict[str, str] = field(default_factory=dict)  # tasks that cannot be measured, with the reason
     trials: int = 0
@@ -140,7 +143,7 @@ class Tuning:
         begin = time.monotonic()
         import weft.ops  # noqa: F401  (fills the table of operators)
 
-        chosen = Records(algorithms=self.database.accepted(self.target).algorithms)
+        chosen = self._formed(Records(algorithms=self.database.accepted(self.target).algorithms))
         labels = chosen.algorithms.get(structure_key(self.graph), {})
         with recording(chosen), choosing(labels, self.offered):
             self.made = graph = for_target(optimize(self.graph, {}, {}), self.target, self.precision)
@@ -233,17 +236,45 @@ class Tuning:
             self.choose(observe)
             if self.chose_algorithms:
                 self.prepare()
-            self._search(observe)
         except KeyboardInterrupt:
             self.stopped = True
+        self._search_and_accept(observe, len(self.close) + 1)
+        for at, form in enumerate(self.close):
+            if not self.stopped and self.left > 0.0:
+                self._try_form(form, observe, len(self.close) - at)
+        self.stage = "done"
+        observe(self, None)
+
+    def _search_and_accept(self, observe: Callable[[Tuning, Record | None], None], forms: int) -> None:
+        """Searches what stands for the first of some forms that share what is left of the time, and accepts."""
+        if not self.stopped:
+            try:
+                self._search(observe, self.left * (1.0 - 1.0 / forms))
+            except KeyboardInterrupt:
+                self.stopped = True
         self.stage = "measuring the whole model"
         observe(self, None)
         while self.accept() and self.target.on_device and self.left > 0.0:
             observe(self, None)  # beside what is in use now others may save more, or the planner's choice
-        self.stage = "done"
-        observe(self, None)
 
-    def _search(self, observe: Callable[[Tuning, Record | None], None]) -> None:
+    def _try_form(self, form: dict[str, str], observe: Callable[[Tuning, Record | None], None], forms: int) -> None:
+        """Searches another form of the model. What is found there is put into use with it, where it is faster then."""
+        stands, self.form = (self.tasks, self.made, self.verdict), form
+        self.stage = f"looking at {', '.join(sorted({*form.values()})) or 'another form'}"
+        observe(self, None)
+        try:
+            self.prepare()
+            self._search_and_accept(observe, forms)
+        except TuneError as error:
+            logger.warning("%s: another form cannot be searched: %s", self.name, error)
+        if self.form is not None:
+            (self.tasks, self.made, self.verdict), self.form = stands, None
+
+    def _formed(self, records: Records) -> Records:
+        """Records with the form that is being searched."""
+        return records if self.form is None else with_labels(records, structure_key(self.graph), self.form)
+
+    def _search(self, observe: Callable[[Tuning, Record | None], None], until: float = 0.0) -> None:
         self.stage = "searching"
         least, most = settings.LAST_SHARE * self.budget, settings.MOST_LAST * self.budget
         total = sum(task.seconds for task in self.tasks) or 1.0
@@ -253,7 +284,7 @@ class Tuning:
         worth = [task for task in self.tasks if task.seconds >= settings.WORTH * total] or self.tasks
 
         def ends() -> bool:
-            return self.left <= last or (self.most is not None and self.trials >= self.most)
+            return self.left <= until + last or (self.most is not None and self.trials >= self.most)
 
         for task in worth:  # what was measured before counts, also where there is no time for more
             if self.database.records(task.key, machine_key(self.target, self.runner.unit), compiler_version()):
@@ -299,6 +330,10 @@ class Tuning:
                 return False
             if self.database.accept(self.name, self.target, verdict.before, verdict.after, found, in_use):
                 self.kept = {**self.kept, **found}
+                if self.form is not None:
+                    key = structure_key(self.graph)
+                    self.database.accept_algorithms(self.name, key, self.target, self.form, verdict.ratio)
+                    self.chose_algorithms, self.form = True, None
                 return True
         return False
 
@@ -314,22 +349,23 @@ class Tuning:
                 best[task.key] = [(trace, 1.0), *best.get(task.key, [])]
         order = self._order()
         best = {key: best[key] for key in dict.fromkeys(order) if best.get(key)}
-        mixed = self._mix(in_use, best)
+        formed = self._formed(in_use)
+        mixed = self._mix(formed, best)
         if mixed is not None:
-            self.verdict = self.measure(in_use, _with_traces(in_use, mixed)) if mixed else self.verdict
+            self.verdict = self.measure(in_use, _with_traces(formed, mixed)) if mixed else self.verdict
             return mixed
         sets = sets_of({key: some[: settings.INSIDE + 1] for key, some in best.items()}, order)
         if not sets:
             return {}
         try:
-            now, *others = self._asked(lambda: self._inside([in_use, *(_with_traces(in_use, one) for one in sets)]))
+            now, *others = self._asked(lambda: self._inside([formed, *(_with_traces(formed, one) for one in sets)]))
         except ChildError as error:
             self.verdict = Verdict(problem=str(error))
             return {}
         for least in (1.0, settings.LEAST_GAIN):
             found = chosen(order, now, sets, others, least)
             if found:
-                self.verdict = self.measure(in_use, _with_traces(in_use, found))
+                self.verdict = self.measure(in_use, _with_traces(formed, found))
             if not found or self.verdict is None or self.verdict.is_faster:
                 break
         return found
