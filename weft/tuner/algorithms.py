@@ -89,7 +89,7 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
                 labels, loser, tuning.chose_algorithms = tried, labels, True
                 tuning.database.accept_algorithms(tuning.name, graph, tuning.target, labels, found.ratio)
             if tuning.target.on_device and not found.problem and 1.0 / CLOSE < found.ratio < CLOSE:
-                tuning.close.append(loser)
+                tuning.close.append((found.ratio if loser is tried else 1.0 / found.ratio, loser))
 
 
 def with_labels(in_use: Records, graph: str, labels: Mapping[str, str]) -> Records:

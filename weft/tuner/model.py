@@ -47,7 +47,7 @@ from weft.tuner.database import READ_ONLY, Database
 from weft.tuner.inside import Found, State, chosen, descent, sets_of
 from weft.tuner.on_device import Run, in_turns, times_of
 from weft.tuner.records import Record, TuneError, compiler_version, machine_key
-from weft.tuner.runner import ChildError, LocalRunner, Runner, in_child
+from weft.tuner.runner import ChildError, LocalRunner, Runner, beside_each_other, in_child
 from weft.tuner.search import Proposer, Search
 from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
@@ -103,8 +103,9 @@ class Tuning:
     algorithms: list[tuple[str, list[str], float]] = field(default_factory=list)
     """What was tried: a label, the parts of the model that had it, how many times as fast the model was."""
     chose_algorithms: bool = False  # whether another form of the model was put into use
-    close: list[dict[str, str]] = field(default_factory=list)
-    """Forms that are about as fast as what stands, by their labels: on a device each has its schedules searched."""
+    close: list[tuple[float, dict[str, str]]] = field(default_factory=list)
+    """Forms that are about as fast as what stands, how fast and their labels: on a device the best of them have their
+    schedules searched."""
     form: dict[str, str] | None = None  # the one that is being searched; None for what stands
     made: Graph = field(init=False, repr=False)
     skipped: dict[str, str] = field(default_factory=dict)  # tasks that cannot be measured, with the reason
@@ -193,6 +194,18 @@ class Tuning:
             raise found
         return found
 
+    def _build_defaults(self) -> None:
+        """On a device: the defaults of all tasks, built beside each other."""
+        if not isinstance(self.runner, LocalRunner) or not self.target.on_device:
+            return
+        benches = [Bench(task, self.threads) for task in self.tasks if task.key not in self._benches]
+        self.target.machine_codes([])  # what compiles is loaded once for all children
+        works = [functools.partial(getattr, bench, "planned") for bench in benches]
+        for bench, made in zip(benches, beside_each_other(works, settings.BUILD_SECONDS)):
+            if isinstance(made, str):
+                vars(bench)["planned"] = pickle.loads(bytes.fromhex(made))
+            self._benches[bench.task.key] = bench if isinstance(made, str) else TuneError(made.detail)
+
     def _beside(self, task: Task) -> tuple[Bench, ...]:
         """On a device: what runs before and after a task, where it is called most; nothing where that is not known."""
         if not isinstance(self.runner, LocalRunner) or not self.target.on_device:
@@ -238,10 +251,11 @@ class Tuning:
                 self.prepare()
         except KeyboardInterrupt:
             self.stopped = True
-        self._search_and_accept(observe, len(self.close) + 1)
-        for at, form in enumerate(self.close):
+        forms = [form for _, form in sorted(self.close, key=lambda one: -one[0])[: settings.FORMS]]
+        self._search_and_accept(observe, len(forms) + 1)
+        for at, form in enumerate(forms):
             if not self.stopped and self.left > 0.0:
-                self._try_form(form, observe, len(self.close) - at)
+                self._try_form(form, observe, len(forms) - at)
         self.stage = "done"
         observe(self, None)
 
@@ -276,6 +290,7 @@ class Tuning:
 
     def _search(self, observe: Callable[[Tuning, Record | None], None], until: float = 0.0) -> None:
         self.stage = "searching"
+        self._build_defaults()
         least, most = settings.LAST_SHARE * self.budget, settings.MOST_LAST * self.budget
         total = sum(task.seconds for task in self.tasks) or 1.0
         inside = (1 + 2 * settings.INSIDE) * settings.INSIDE_TURNS / 3  # times PAIR_SECONDS, as `_inside` measures

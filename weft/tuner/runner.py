@@ -28,7 +28,7 @@ from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.tuner.bench import Bench, in_turns
 from weft.tuner.records import Outcome, Status, TuneError
-from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, FORGOTTEN, MOST_LINE, NEARLY, RUN_SECONDS
+from weft.tuner.settings import ASK_SECONDS, BUILD_SECONDS, BUILDERS_NICE, FORGOTTEN, MOST_LINE, NEARLY, RUN_SECONDS
 from weft.tuner.space import Region
 
 Say = Callable[[str], None]
@@ -174,15 +174,14 @@ def _end(child: int) -> None:
         pass  # it has ended, and nobody is left to wait for
 
 
-def _beside_each_other(works: Sequence[Callable[[], object]], limit: float) -> Iterator[str | Outcome]:
+def beside_each_other(works: Sequence[Callable[[], object]], limit: float) -> Iterator[str | Outcome]:
     """What functions make, in order, as text, each in a child of its own, as many as there are cores; outcomes where
     a child fails. Building kernels needs no device."""
     left, started = deque(works), deque[tuple[int, int]]()
     try:
         while left or started:
             while left and len(started) < get_threads():
-                work = left.popleft()
-                started.append(_fork(lambda say, work=work: iter([pickle.dumps(work()).hex()])))  # type: ignore[misc]
+                started.append(_fork(functools.partial(_builds, left.popleft())))
             made = _said(*started.popleft(), limit)
             try:
                 yield next(made)
@@ -194,6 +193,12 @@ def _beside_each_other(works: Sequence[Callable[[], object]], limit: float) -> I
         for child, read in started:
             os.close(read)
             _end(child)
+
+
+def _builds(work: Callable[[], object], say: Say) -> Iterator[str]:
+    """What a function makes, as text; whoever measures goes first."""
+    os.nice(BUILDERS_NICE)
+    yield pickle.dumps(work()).hex()
 
 
 class _Owner:
@@ -301,7 +306,7 @@ class LocalRunner:
     def _on_device(self, bench: Bench, points: list[tuple[Region, Point]], running: float) -> Iterator[Outcome]:
         """The outcomes of points that are built beside each other, and tried by the child that has the device."""
         works = [functools.partial(bench.build, *at) for at in points]
-        for built in _beside_each_other(works, self.build_seconds):
+        for built in beside_each_other(works, self.build_seconds):
             found = built if isinstance(built, Outcome) else self._owner.trial(bench, built, running)
             if found.gain >= NEARLY and isinstance(built, str):
                 self._built[bench.task.key, found.trace] = built
@@ -313,7 +318,7 @@ class LocalRunner:
         key, texts = bench.task.key, [trace.to_json() for trace in traces]
         works = {text: functools.partial(bench.replay, trace) for text, trace in zip(texts, traces)}
         new = [text for text in works if (key, text) not in self._built]
-        for text, built in zip(new, _beside_each_other([works[one] for one in new], self.build_seconds)):
+        for text, built in zip(new, beside_each_other([works[one] for one in new], self.build_seconds)):
             if isinstance(built, str) and not isinstance(pickle.loads(bytes.fromhex(built)), Outcome):
                 self._built[key, text] = built
         return {at: self._built[key, text] for at, text in enumerate(texts) if (key, text) in self._built}

@@ -40,8 +40,9 @@ MOST_LINE = 1 << 24  # bytes that a child may say before a line ends
 ASK_SECONDS, ASKED, ASKED_SECONDS = 0.1, 5, 1.0
 """How often a child that may be stopped is looked after; how often children ask for a device that may be busy, and the
 time between."""
-IDLE, PATIENCE = 19, 4.0
-"""How nice a child is that tunes beside a service; it may take so many times its budget, as it waits for others."""
+IDLE, BUILDERS_NICE, PATIENCE = 19, 5, 4.0
+"""How nice a child is that tunes beside a service, or builds kernels beside one that measures; the first may take so
+many times its budget, as it waits for others."""
 BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use
 WRITE_SECONDS = 30.0  # how long a writer of records waits for another
 
@@ -70,16 +71,16 @@ FASTER = 1.002
 """How much faster a whole model has to be, in the median of pairs measured in turns; and surely not slower (Swin-T was
 accepted at 1.004 by chance, and measured 1.007 and 0.984 afterwards)."""
 LEAST_GAIN = 1.01  # what gains less, a schedule or a form of the whole model, is left out: it may be noise
-CLOSE = 1.15
-"""On a device: forms that lie less apart by the planner's schedules have their own searched. MobileNet v1 was 1.06
-times as fast in another layout, 1.17 with the schedules found there, and 1.24 with those of the layout it had left."""
+CLOSE, FORMS = 1.15, 2
+"""On a device: so many forms that lie less apart by the planner's schedules have their own searched. MobileNet v1 was
+1.06 times as fast in another layout, 1.17 with the schedules found there, 1.24 with those of the layout it had left."""
 SHARE = 0.3  # the part of the time that may go into forms of the whole model
 LAST_SHARE, MOST_LAST = 0.15, 0.3  # that is kept for measuring the whole model at the end: at least, at most
 LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of its parts lasts where runs are short
 INSIDE, DEVICE_INSIDE, INSIDE_TURNS = 2, 4, 3
 """The best schedules of a task that run inside the model before one is chosen; on a device, where a run is short and a
 kernel alone tells less; their turns."""
-NEARLY, MIXED, SURELY, SWEEPS = 0.97, 12, 1.0005, 4
+NEARLY, MIXED, SURELY, SWEEPS = 0.97, 12, 1.001, 4
 """On a device: schedules of a task that are so fast beside its default, so many of them, are tried in the whole model;
 how much faster that has to be with one; how often each task has its turn. By what its launches add alone DQN lost three
 quarters of what was promised (H200)."""
@@ -91,7 +92,7 @@ after each such share of it less long where the second is surely slower."""
 STRETCHES, LEAST_CALM = 24, 8
 """Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
 in which both forms took about their least (CALM), the others do not count."""
-INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS, MIX_ROUNDS = 16, 24, 8, 6
+INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS, MIX_ROUNDS = 16, 24, 8, 20
 """On a device: how often each beginning of a model runs before what its launches add is told; how often two forms of a
 model take turns, and the runs of each of which the best counts; the same of models with one schedule changed."""
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
