@@ -61,19 +61,35 @@ def test_a_model_that_the_host_does_a_part_of_has_no_launches():
     assert Run(Model(), {}).calls is None
 
 
+class Many:
+    """Of nine schedules of one task one is good."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, states, rounds):
+        self.asked.append(len(states))
+        return [10.0 - (state.get("x") == 7) for state in states]
+
+
 def test_one_task_after_another_until_none_is_better():
     """A schedule that is good alone and bad beside another is left again; what changes nothing is not taken."""
     cost = {"a": [2.0, 1.0], "b": [3.0, 2.9], "c": [1.0, 1.0]}
 
-    def taken(states):
+    def taken(states, rounds):
         full = [{key: state.get(key, -1) for key in cost} for state in states]
         own = [10.0 - sum(cost[key][at] for key, at in one.items() if at >= 0 and key != "c") for one in full]
         return [seconds + 2.0 * (one["a"] == 0 and one["b"] >= 0) for seconds, one in zip(own, full)]
 
     assert descent({"a": 2, "b": 2, "c": 2}, taken) == {"a": 1, "b": 0}
+    assert (
+        descent({"a": 1, "b": 1, "x": 9}, many := Many()) == {"x": 7}
+        and max(many.asked) == 9
+        and many.asked.count(9) == 1
+    )
     assert descent({}, taken) == {} and descent({"c": 1}, taken) == {}
 
 
 def test_what_was_best_by_luck_is_not_taken():
     lucky = iter([[10.0, 9.0, 9.5], [10.0, 10.1]])
-    assert descent({"a": 2}, lambda states: next(lucky)) == {}
+    assert descent({"a": 2}, lambda states, rounds: next(lucky)) == {}

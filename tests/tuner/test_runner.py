@@ -18,7 +18,7 @@ from weft.core.errors import RuntimeFault, ScheduleError
 from weft.targets.registry import find_target
 from weft.tuner import bench as bench_module
 from weft.tuner import settings
-from weft.tuner.bench import Bench, difference, row_of
+from weft.tuner.bench import Bench, difference, length_of, row_of
 from weft.tuner.on_device import turn
 from weft.tuner.records import Outcome, Status
 from weft.tuner.runner import ChildError, LocalRunner, _fork, _said, in_child
@@ -153,11 +153,12 @@ def test_a_device_s_clock(bench, monkeypatch):
     def found(default, other, *taken):
         """With two kernels that have rows of theirs taking so long: of those beside, with the default, with it."""
         bench._rows = None
+        monkeypatch.setattr(bench_module, "length_of", lambda *kernels: 1)
         left = iter([iter(one) for one in taken])
         monkeypatch.setattr(
             bench_module,
             "row_of",
-            lambda *kernels: rows.setdefault(len(kernels), []).append(kernels) or next(left).__next__,
+            lambda count, *kernels: rows.setdefault(len(kernels), []).append(kernels) or next(left).__next__,
         )
         return bench._by_its_clock(kernel(default), kernel(other))
 
@@ -343,7 +344,8 @@ def test_constants_that_leave_the_cache_have_copies(on_device):
     assert len(kernel._runs) == 1 + 2 * 4096 // arrays[1].nbytes
     kernel._around = 4000
     kernel.bind(arrays)
-    assert len(kernel._runs) == 1 and row_of(kernel, kernel)() == pytest.approx(2 * row_of(kernel)())
+    assert len(kernel._runs) == 1 and row_of(2, kernel, kernel)() == pytest.approx(2 * row_of(1, kernel)())
+    assert 1 <= length_of(kernel, kernel) <= length_of(kernel)
 
 
 def test_a_kernel_is_timed_beside_those_before_and_after_it_in_its_model(on_device, monkeypatch):
@@ -351,7 +353,9 @@ def test_a_kernel_is_timed_beside_those_before_and_after_it_in_its_model(on_devi
     task, point = on_device
     bench, said = Bench(task), []
     bench.beside = (Bench(task), Bench(task))
-    monkeypatch.setattr(bench_module, "row_of", lambda *kernels: said.append(len(kernels)) or (lambda: len(kernels)))
+    monkeypatch.setattr(
+        bench_module, "row_of", lambda count, *kernels: said.append(len(kernels)) or (lambda: len(kernels))
+    )
     in_child = Bench.sent(*bench.to_send())
     for _ in range(2):
         outcome = in_child.trial(bench.build(*point))

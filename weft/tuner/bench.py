@@ -175,17 +175,22 @@ class DeviceKernel:
         self._device.synchronize()
 
 
-def row_of(*kernels: DeviceKernel) -> Callable[[], float]:
-    """What a run of each kernel takes together, in a row of such runs that lasts a while, as far as that costs the host
-    little."""
-    device = kernels[0]._device
-    begin, timer = time.perf_counter(), device.timer([launch for one in kernels for launch in one.launches()])
+def row_of(count: int, *kernels: DeviceKernel) -> Callable[[], float]:
+    """What a run of each kernel takes together, in a row of so many such runs."""
+    row = kernels[0]._device.stretch([launch for at in range(count) for one in kernels for launch in one.launches(at)])
+    return lambda: row() / count
+
+
+def length_of(*kernels: DeviceKernel) -> int:
+    """How many runs of some kernels make a row that lasts a while, as far as that costs the host little."""
+    begin, timer = (
+        time.perf_counter(),
+        kernels[0]._device.timer([one for kernel in kernels for one in kernel.launches()]),
+    )
     taken = max(min(sum(timer()), sum(timer())), 1e-9)
     is_quick = time.perf_counter() - begin < settings.QUICK_SECONDS
     count = min(settings.MOST_COPIES, int(settings.ROW_SECONDS / taken) + 1)
-    count = max(count, *(len(one._runs) for one in kernels)) if is_quick else 1
-    row = device.stretch([launch for at in range(count) for one in kernels for launch in one.launches(at)])
-    return lambda: row() / count
+    return max(count, *(len(one._runs) for one in kernels)) if is_quick else 1
 
 
 class Bench:
@@ -202,7 +207,7 @@ class Bench:
         """The default's results."""
         self.beside: tuple[Bench, ...] = ()
         """On a device: the tasks of the launches before and after it in a model, which a kernel overlaps with there."""
-        self._rows: tuple[Sequence[DeviceKernel], list[Callable[[], float]]] | None = None
+        self._rows: tuple[int, Sequence[DeviceKernel], list[Callable[[], float]]] | None = None
         self.calm = math.inf  # the seconds that the default takes when nobody disturbs it, as far as is known
 
     def to_send(self) -> tuple[Any, ...]:
@@ -294,25 +299,28 @@ class Bench:
         the model; where these are not known, of the default. In a row of itself a kernel may overlap more, or less,
         than in a model: EfficientNet-B0 was to gain 1.37 by such rows, and gained 1.15; DQN 1.45, and 1.09 beside its
         default alone."""
-        first, rows = self._defaults(default)
-        timers = [default.timer(), kernel.timer()]
+        (count, around, rows), timers = self._defaults(default), [default.timer(), kernel.timer()]
         with on_device.turn(kernel._target):
             times = [[sum(timer()) for timer in timers] for _ in range(2)]
-            if times[-1][1] <= settings.FAR * times[-1][0]:
-                some = [*rows, row_of(*first[:1], kernel, *first[1:])]
+        if times[-1][1] <= settings.FAR * times[-1][0]:
+            some = [*rows, row_of(count, *around[:1], kernel, *around[1:])]
+            with on_device.turn(kernel._target):
                 none, *both = map(min, zip(*([row() for row in some] for _ in range(settings.DEVICE_ROUNDS))))
-                times = [[], [max(one - none, settings.LEAST_PART * times[-1][0]) for one in both]]
+            times = [[], [max(one - none, settings.LEAST_PART * times[-1][0]) for one in both]]
         baseline, seconds = map(min, zip(*times[1:]))
         if not min(baseline, seconds) > 0.0:
             return Outcome(Status.GARBAGE, detail="the device's clock says that it took no time", trace=kernel.trace)
         return Outcome(Status.OK, seconds, baseline, trace=kernel.trace)
 
-    def _defaults(self, default: DeviceKernel) -> tuple[Sequence[DeviceKernel], list[Callable[[], float]]]:
-        """The kernels beside that of this task, and what times a row of them, without and with its default."""
+    def _defaults(self, default: DeviceKernel) -> tuple[int, Sequence[DeviceKernel], list[Callable[[], float]]]:
+        """The length of a row, the kernels beside that of this task, and what times a row of them, without and with its
+        default."""
         if self._rows is None:
             around = [cast(DeviceKernel, one.default) for one in self.beside] or [default]
             with on_device.turn(default._target):
-                self._rows = around, [row_of(*around), row_of(*around[:1], default, *around[1:])]
+                count = length_of(*around, default)
+            rows = [row_of(count, *around), row_of(count, *around[:1], default, *around[1:])]
+            self._rows = count, around, rows
         return self._rows
 
     def calm_turns(self, calls: Sequence[Call], rounds: int = settings.ROUNDS) -> tuple[list[float], float]:

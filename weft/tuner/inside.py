@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.schedule.trace import Trace
-from weft.tuner.settings import SURELY, SWEEPS
+from weft.tuner.settings import LAST_MIXED, MIX_ROUNDS, SURELY, SWEEPS
 
 Found = dict[str, tuple[Trace, float]]
 """Schedules by the keys of their tasks, each with its gain alone."""
@@ -63,24 +63,28 @@ State = dict[str, int]
 """Which of its schedules each task has; those that are not named have what is in use."""
 
 
-def descent(counts: Mapping[str, int], taken: Callable[[Sequence[State]], Sequence[float]]) -> State:
+def descent(counts: Mapping[str, int], taken: Callable[[Sequence[State], int], Sequence[float]]) -> State:
     """The schedules with which a model is fastest, as far as changing one task at a time leads there: each has all of
-    its schedules tried beside what the others have by then, what is in use too, until none of them is left for another.
+    its schedules tried beside what the others have by then, then the best few of them once more, and what is in use
+    too, until none is left for another.
 
-    `taken` gives the seconds of the model in some states, taken in turns. What looks best is measured once more: the
-    best of many is the luckiest of them, too.
+    `taken` gives the seconds of the model in some states, the best of so many turns. What looks best is measured once
+    more: the best of many is the luckiest of them, too.
     """
-    state = State()
+    state, few = State(), dict[str, list[int]]()
     for _ in range(SWEEPS):
         before = dict(state)
         for key, count in counts.items():
             rest = {name: at for name, at in state.items() if name != key}
-            others = [one for one in [rest, *({**rest, key: at} for at in range(count))] if one != state]
-            now, *seconds = taken([state, *others])
+            if key not in few:
+                seconds = taken([{**rest, key: at} for at in range(count)], MIX_ROUNDS[0]) if count > LAST_MIXED else []
+                few[key] = sorted(range(count), key=lambda at: seconds[at] if seconds else at)[:LAST_MIXED]
+            others = [one for one in [rest, *({**rest, key: at} for at in few[key])] if one != state]
+            now, *seconds = taken([state, *others], MIX_ROUNDS[1])
             best = min(range(len(others)), key=seconds.__getitem__)
             if now < SURELY * seconds[best]:
                 continue
-            now, again = taken([state, others[best]])
+            now, again = taken([state, others[best]], MIX_ROUNDS[1])
             if now >= SURELY * again:
                 state = others[best]
         if state == before:

@@ -424,14 +424,14 @@ class Tuning:
                 launches.setdefault(task.key, {})[at] = own
         numbers = {key: list(some) for key, some in launches.items()}
 
-        def taken(states: Sequence[State]) -> list[float]:
+        def taken(states: Sequence[State], rounds: int) -> list[float]:
             kernels = [[launches[key][numbers[key][at]] for key, at in state.items()] for state in states]
             changed = [{place: call for calls in some for place, call in calls.items()} for some in kernels]
-            return times_of([run.whole(one) for one in changed], self.target)
+            return times_of([run.whole(one) for one in changed], self.target, rounds)
 
         run.whole()()  # what kernels read that are not changed is there
         found = descent({key: len(some) for key, some in numbers.items()}, taken)
-        before, after = taken([{}, found])
+        before, after = taken([{}, found], settings.MIX_ROUNDS[1])
         return before, after, {key: numbers[key][at] for key, at in found.items()}
 
     def _asked(self, work: Callable[[], Any]) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.targets.base import Device, Target
-from weft.tuner.settings import INSIDE_ROUNDS, MIX_ROUNDS, RUN_ROUNDS, RUN_TURNS
+from weft.tuner.settings import INSIDE_ROUNDS, RUN_ROUNDS, RUN_TURNS
 
 
 @contextmanager
@@ -67,10 +67,10 @@ class Run:
         return [best[end] - best[begin] for begin, end in zip(ends, ends[1:])]
 
 
-def times_of(timers: Sequence[Callable[[], float]], target: Target) -> list[float]:
-    """The best times of some that take turns."""
+def times_of(timers: Sequence[Callable[[], float]], target: Target, rounds: int) -> list[float]:
+    """The best times of some that take so many turns."""
     with turn(target):
-        return [min(times) for times in zip(*([one() for one in timers] for _ in range(MIX_ROUNDS)))]
+        return [min(times) for times in zip(*([one() for one in timers] for _ in range(rounds)))]
 
 
 def in_turns(runs: Sequence[Run], target: Target) -> list[list[float]]:

@@ -11,8 +11,8 @@ ROUNDS, MOST_ROUNDS, LEAST_SECONDS = 6, 40, 0.04
 """Turns of a pair, the first for warming up: more of them until so much time has passed. What shares a core with others
 is as fast as alone for milliseconds at a time: with 4 ms the same kernel measured 0.93 to 1.08 of itself on a full x86
 machine; best points measured three times with 40 ms lie 0.2 to 1.3 % apart (Neoverse-N1, load 6 to 15)."""
-DEVICE_ROUNDS = 12  # the same on a device, whose own clock is read
-ROW_SECONDS, QUICK_SECONDS = 200e-6, 5e-3
+DEVICE_ROUNDS = 8  # the same on a device, whose own clock is read
+ROW_SECONDS, QUICK_SECONDS = 120e-6, 5e-3
 """How long a row of a kernel lasts there; where a run costs the host more than the second, it is a row of one."""
 LEAST_PART = 0.1  # of the default's time: what a kernel is taken to add to a row at least
 BUSY = 0.2  # the share of the time that others may take before more turns are needed
@@ -80,10 +80,10 @@ LAST_RUNS = 40  # runs of the model that takes, besides the seconds that each of
 INSIDE, DEVICE_INSIDE, INSIDE_TURNS = 2, 4, 3
 """The best schedules of a task that run inside the model before one is chosen; on a device, where a run is short and a
 kernel alone tells less; their turns."""
-NEARLY, MIXED, SURELY, SWEEPS = 0.97, 12, 1.001, 4
-"""On a device: schedules of a task that are so fast beside its default, so many of them, are tried in the whole model;
-how much faster that has to be with one; how often each task has its turn. By what its launches add alone DQN lost three
-quarters of what was promised (H200)."""
+NEARLY, MIXED, LAST_MIXED, SURELY, SWEEPS = 0.97, 12, 3, 1.001, 4
+"""On a device: schedules of a task that are so fast beside its default, so many of them, are tried in the whole model,
+and the best few of these once more; how much faster that has to be with one; how often each task has its turn. By what
+its launches add alone DQN lost three quarters of what was promised (H200)."""
 BESIDE_BYTES = 64 << 20  # what the kernels before and after one may take in memory: more is not copied for a trial
 ACCEPTED = 3  # how often a set is measured anew because another process put something into use meanwhile
 PAIR_SECONDS, LONGEST, GLANCE = 3.0, 4, 0.2
@@ -92,8 +92,9 @@ after each such share of it less long where the second is surely slower."""
 STRETCHES, LEAST_CALM = 24, 8
 """Of turns, the best of each compared: by single turns ResNet-18's 1.021 was not sure (x86, others busy); with so many
 in which both forms took about their least (CALM), the others do not count."""
-INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS, MIX_ROUNDS = 16, 24, 8, 20
+INSIDE_ROUNDS, RUN_TURNS, RUN_ROUNDS, MIX_ROUNDS = 16, 24, 8, (4, 16)
 """On a device: how often each beginning of a model runs before what its launches add is told; how often two forms of a
-model take turns, and the runs of each of which the best counts; the same of models with one schedule changed."""
+model take turns, and the runs of each of which the best counts; the same of models with one schedule
+changed, of many and of few."""
 MODEL_SECONDS = 600.0  # the longest that compiling and measuring a whole model may take
 MOST_ROWS, EVERY_SECONDS, LINE_SECONDS = 14, 0.25, 15.0  # the view: tasks; how often it is drawn, elsewhere a line said
