@@ -84,6 +84,6 @@ def test_what_is_fastest_in_the_whole_model_is_used(target, tmp_path, monkeypatc
         in_use = database.accepted(target)
         assert set(made.kept) <= set(in_use.traces)  # beside what ships
         found = made.measure(type(in_use)(), in_use)
-        assert found.is_faster and not found.problem
+        assert found.is_faster and not found.problem and found.before / found.after == pytest.approx(found.ratio)
     said = [one.getMessage() for one in caplog.records if "in the whole model" in one.getMessage()]
     assert len(said) >= 2 and f"{len(made.kept)} chosen" in said[0]

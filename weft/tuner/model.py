@@ -475,10 +475,16 @@ class Tuning:
         else:
             times = pairs_in_turns(calls, self.threads == 1)
         least, ratio, _ = spread(*times)
-        before_, after_ = map(statistics.median, times)
+        before_ = statistics.median(
+            times[0]
+        )  # what it takes after is told by the pairs: a busy machine changes meanwhile
         return {
-            "before": before_, "after": after_, "ratio": ratio, "least": least, "problem": problem,
-        }  # fmt: skip
+            "before": before_,
+            "after": before_ / (ratio or 1.0),
+            "ratio": ratio,
+            "least": least,
+            "problem": problem,
+        }
 
     def _inside(self, sets: Sequence[Records]) -> list[list[float]]:
         """The seconds of each launch with each set, the best of some turns; in a child."""
