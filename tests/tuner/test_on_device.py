@@ -87,3 +87,21 @@ def test_what_is_fastest_in_the_whole_model_is_used(target, tmp_path, monkeypatc
         assert found.is_faster and not found.problem and found.before / found.after == pytest.approx(found.ratio)
     said = [one.getMessage() for one in caplog.records if "in the whole model" in one.getMessage()]
     assert len(said) >= 2 and f"{len(made.kept)} chosen" in said[0]
+
+
+@needs_nvrtc
+def test_points_are_taken_of_the_program_that_is_built(target, tmp_path):
+    """Another form has tasks of the same text, whose constants are other values: points planned for these would take
+    weights for inputs, and were six times as slow (H200)."""
+    with Database(tmp_path / "records.sqlite") as database:
+        made = make_tuning(mlp(), "10m", target, None, None, database, model="analytic")
+        made.prepare()
+        first = made.tasks[0]
+        made._build_defaults()
+        made.prepare()
+        search = made.search_of(made.tasks[0])
+        assert made.tasks[0] is not first and made.tasks[0].key == first.key
+        assert search.task is search.bench.task is first
+        region, _ = search.space.region_of(search.space.default)
+        again = search.bench.build(region, search.space.point(search.space.default)[1])
+        assert again.program.source == search.bench.planned.program.source

@@ -123,7 +123,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(plain_products, lambda c, g: (c.target.narrow_products, c.waits), True),
     Pass(fill_kernels, lambda c, g: (c.may.skips_taps,), True),
     Pass(turn_products, lambda c, g: (), True),
-    Pass(fold_strides, lambda c, g: c.last and (c.last,), choice=("* strides", "folded", "as they are")),
+    Pass(fold_strides, lambda c, g: c.last and (c.last,)),
     Pass(fill_rows, lambda c, g: (together := c.together()) and (together,), True),
     Pass(few_bits, lambda c, g: c.may.few_bits and (c.may.few_bits(c.target),)),
     Pass(narrow_weights, lambda c, g: c.waits and (c.waits,)),

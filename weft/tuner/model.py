@@ -228,16 +228,18 @@ class Tuning:
         if task.key in self.searches or task.key in self.skipped:
             return self.searches.get(task.key)
         try:
-            space = space_of(task)
+            bench = self.bench_of(task)
+            space = space_of(
+                bench.task
+            )  # of the same program: that of another form has the same text, and other values
             if space.size < 2:
                 raise TuneError("there is only one point")
-            bench = self.bench_of(task)
             bench.beside = self._beside(task)
         except WeftError as error:
             self.skipped[task.key] = str(error).splitlines()[0]
             return None
         model, explorer = cost_model(self.model, self.seed, space), self.explorer or "exhaustive"
-        made = Search(task, bench, Proposer(space, model, explorer, self.seed), self.runner, self.database)
+        made = Search(bench.task, bench, Proposer(space, model, explorer, self.seed), self.runner, self.database)
         self.searches[task.key] = made
         return made
 
