@@ -229,9 +229,7 @@ class Tuning:
             return self.searches.get(task.key)
         try:
             bench = self.bench_of(task)
-            space = space_of(
-                bench.task
-            )  # of the same program: that of another form has the same text, and other values
+            space = space_of(bench.task)  # what is built: another form has a program of the same text, and other values
             if space.size < 2:
                 raise TuneError("there is only one point")
             bench.beside = self._beside(task)

@@ -214,7 +214,9 @@ class Search:
     @property
     def batch(self) -> int:
         """Points that are measured before the cost model learns from them: more where they are built beside others."""
-        beside = self.runner.width * (2 if self.task.target.on_device else 1)
+        if self.task.target.on_device:
+            return BATCH * self.runner.width * (1 if self.trials < EARLY else 2)
+        beside = self.runner.width
         return max(batch_after(self.trials), min(get_threads(), BUILDERS)) if beside == 1 else BATCH * beside
 
     def round(
