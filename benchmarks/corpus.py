@@ -119,9 +119,14 @@ def write(kind: str, groups: dict[str, list[Group]]) -> None:
 
 
 def ship(paths: list[Path], wanted: str, target: Target) -> tuple[Path, int]:
-    """Writes schedules that were put into use, of programs that several models have the one that gained most."""
-    file = file_of(target)
+    """Writes schedules that were put into use, of programs that several models have the one that gained most; of these
+    models nothing else ships any more."""
+    file, models = file_of(target), {path.stem for path in paths}
     found = [json.loads(path.read_text()) for path in [*([file] if file.exists() else []), *paths]]
+    if file.exists():
+        found[0] = {
+            kind: [row for row in found[0][kind] if row["model"] not in models] for kind in found[0] if kind != "target"
+        }
     by_gain = sorted((row for one in found for row in one["schedules"]), key=lambda row: row["gain"])
     rows = {row["task"]: row for row in by_gain}
     forms = {row["graph"]: row for one in found for row in one["forms"]}

@@ -27,3 +27,7 @@ def test_of_two_models_the_schedule_that_gained_more_ships(tmp_path, monkeypatch
     assert found.beside == {task.key: digest(task.default())} and list(found.traces) == [task.key]
     assert found.algorithms == {"g": {"* layouts": "plain"}}
     assert with_traces(found, {}, {"h": {}}).algorithms.keys() == {"g", "h"}
+    files[1].write_text(json.dumps({"schedules": [{**row, "task": "new", "model": "b", "gain": 1.01}], "forms": []}))
+    _, count = ship([files[1]], "native", task.target)  # b was tuned again: what it had before ships no more
+    left = json.loads(written.read_text())
+    assert count == 1 and [row["task"] for row in left["schedules"]] == ["new"] and left["forms"]
