@@ -34,7 +34,7 @@ from weft.core.knobs import knobs
 from weft.graph.ir import Graph, TensorType
 from weft.graph.passes.algorithms import choosing
 from weft.graph.structural import structure_key
-from weft.plan.overrides import Records, recording, with_traces
+from weft.plan.overrides import Records, digest, recording, with_traces
 from weft.runtime.threads import get_threads
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
@@ -53,6 +53,8 @@ from weft.tuner.space import space_of
 from weft.tuner.task import Task, tasks_of
 
 logger = logging.getLogger(__name__)
+
+STANDS = -1  # which of the kernels of a task is in use
 
 
 def seconds_of(budget: str | float) -> float:
@@ -393,8 +395,11 @@ class Tuning:
         made: dict[str, dict[int, str]] = {}
         for task in self.tasks:
             with contextlib.suppress(WeftError):  # what cannot be measured by itself stays as it is
-                traces = [trace for trace, _ in best.get(task.key, ())]
-                made[task.key] = self.runner.kernels(self.bench_of(task), traces) if traces else {}
+                if traces := [trace for trace, _ in best.get(task.key, ())]:
+                    bench, stands = self.bench_of(task), self._standing(task, in_use)
+                    known = self.runner.kernels(bench, [*traces, *([] if stands is None else [stands])])
+                    made[task.key] = {STANDS: pickle.dumps(bench.planned).hex()}
+                    made[task.key] |= {at if at < len(traces) else STANDS: text for at, text in known.items()}
         try:
             found = self._asked(lambda: self._mixed(in_use, made))
         except ChildError as error:
@@ -403,13 +408,19 @@ class Tuning:
         if found is None:
             return None
         before, after, numbers = found
-        tried = f"{sum(map(len, made.values()))} kernels of {len(made)} tasks in the whole model, {len(numbers)} chosen"
+        others = sum(map(len, made.values())) - len(made)
+        tried = f"{others} other kernels of {len(made)} tasks in the whole model, {len(numbers)} chosen"
         logger.info("%s: %s: %.2f to %.2f µs", self.name, tried, 1e6 * before, 1e6 * after)
         return {key: best[key][at] for key, at in numbers.items()}
 
+    def _standing(self, task: Task, in_use: Records) -> Trace | None:
+        """The schedule that is in use for a task; None where that is the planner's."""
+        holds = task.key not in in_use.beside or in_use.beside[task.key] == digest(task.default())
+        return in_use.traces.get(task.key) if holds else None
+
     def _mixed(self, in_use: Records, made: Mapping[str, Mapping[int, str]]) -> tuple[float, float, State] | None:
         """Which of some kernels each task has where the model is fastest, and what that took before and with them; in a
-        child."""
+        child. What is in use is changed for a kernel with arguments of its own, too: none reads what another wrote."""
         run = Run(self._compiled(in_use), self._feeds())
         if run.calls is None:
             return None
@@ -422,10 +433,11 @@ class Tuning:
                 alive.append(kernel)
                 own = {place: list(kernel.launches(turn)) for turn, place in enumerate(task.places)}
                 launches.setdefault(task.key, {})[at] = own
-        numbers = {key: list(some) for key, some in launches.items()}
+        numbers = {key: [at for at in some if at != STANDS] for key, some in launches.items()}
 
         def taken(states: Sequence[State], rounds: int) -> list[float]:
-            kernels = [[launches[key][numbers[key][at]] for key, at in state.items()] for state in states]
+            ats = [{key: numbers[key][at] for key, at in state.items()} for state in states]
+            kernels = [[some[at.get(key, STANDS)] for key, some in launches.items()] for at in ats]
             changed = [{place: call for calls in some for place, call in calls.items()} for some in kernels]
             return times_of([run.whole(one) for one in changed], self.target, rounds)
 
