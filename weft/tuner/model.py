@@ -256,7 +256,7 @@ class Tuning:
         forms = [form for _, form in sorted(self.close, key=lambda one: -one[0])[: settings.FORMS]]
         self._search_and_accept(observe, len(forms) + 1)
         for at, form in enumerate(forms):
-            if not self.stopped and self.left > 0.0:
+            if not self.stopped and self.left > settings.DEVICE_INSIDE * self.model_seconds:
                 self._try_form(form, observe, len(forms) - at)
         self.stage = "done"
         observe(self, None)
@@ -270,7 +270,7 @@ class Tuning:
                 self.stopped = True
         self.stage = "measuring the whole model"
         observe(self, None)
-        while self.accept() and self.target.on_device and self.left > 0.0:
+        while self.accept() and self.target.on_device and self.left > self.model_seconds:
             observe(self, None)  # beside what is in use now others may save more, or the planner's choice
 
     def _try_form(self, form: dict[str, str], observe: Callable[[Tuning, Record | None], None], forms: int) -> None:
