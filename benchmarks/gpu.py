@@ -9,6 +9,8 @@ convolutions the best of both layouts and of cuDNN's measured and first-guess al
 graph of 20 launches; the candidates take turns, and the ratio is the median of the ratios of the rounds. Weights of
 convolutions are constants: copies of them in another order are made before. Every result is compared with float64.
 
+    products     squares and odd sizes: float16, bfloat16, float32, tf32, float8 (of scaled_mm)
+    held         float16 products of random sizes, another set for each --seed
     gemm         matrix products, float32, bfloat16 and float16
     conv         ResNet-18's C1–C12 of the TVM paper's table 2, batch 1
     conv16       float16, channels last: C2–C12 in batches of 1 and 64, the UNet's of a diffusion model in one of 2
@@ -24,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -42,6 +45,7 @@ from benchmarks.gpu_programs import (
     gemm,
     memory_problems,
     narrow_convolution,
+    scaled_product,
     tf32_product,
 )
 from weft import te
@@ -55,8 +59,8 @@ LAUNCHES = 20
 """Launches in one graph: the gaps between them are then those of a model, not those of Python."""
 ROUNDS = 9
 GROUPS = (
-    "gemm", "narrow", "conv", "conv16", "depthwise", "memory", "attention", "attention16", "figure7", "models",
-    "models16",
+    "products", "held", "gemm", "narrow", "conv", "conv16", "depthwise", "memory", "attention", "attention16",
+    "figure7", "models", "models16",
 )  # fmt: skip
 
 
@@ -78,10 +82,10 @@ class Row:
 class Bench:
     """The device, and how things are measured on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
         import torch
 
-        self.torch = torch
+        self.torch, self.seed = torch, seed
         self.target = find_target("cuda")
         if not self.target.is_host:
             raise TargetError("there is no NVIDIA GPU on this machine: run the benchmark where there is one")
@@ -200,6 +204,43 @@ def _shape(tensor: Any) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------------------ groups
 
 
+PRODUCTS = (
+    *((size,) * 3 for size in (1024, 2048, 4096, 8192)), (197, 768, 3072), (512, 3072, 768), (3000, 5000, 1111),
+    (77, 768, 3072), (500, 3000, 2040), (777, 1544, 2056), (1000,) * 3, (2048, 1280, 5120), (3000, 5000, 1112),
+    (300, 5120, 1280), (64, 8192, 8192), (1100, 2200, 1560),
+)  # fmt: skip
+"""Rows, columns and depth: squares, and twelve that are none."""
+
+
+def _products(bench: Bench) -> Iterator[Row]:
+    """Each type a group of its own: its mean and its least are what is asked for."""
+    for size in PRODUCTS:
+        yield bench.race("fp16", "×".join(map(str, size)), gemm(*size, "float16", False))
+    for size in PRODUCTS[:4]:
+        yield bench.race("bf16", f"{size[0]}³", gemm(*size, "bfloat16", False))
+    for size in PRODUCTS[1:3]:
+        yield bench.race("fp32", f"{size[0]}³", gemm(*size, "float32", False))
+    for size in PRODUCTS[:3]:
+        yield bench.race("tf32", f"{size[0]}³", tf32_product(*size))
+    for size in PRODUCTS[:3]:
+        yield bench.race("fp8", f"{size[0]}³ (B turned)", scaled_product(*size))
+
+
+def held_out(seed: int, many: int = 20) -> list[tuple[int, int, int]]:
+    """Sizes that nobody chose: any number of rows, columns and depth in whole vectors, small ones as often as large."""
+    chance = random.Random(seed)
+
+    def size(least: int, step: int) -> int:
+        return max(step, round(math.exp(chance.uniform(math.log(least), math.log(5000))) / step) * step)
+
+    return [(size(33, 1), size(128, 8), size(128, 8)) for _ in range(many)]
+
+
+def _held(bench: Bench) -> Iterator[Row]:
+    for m, n, k in held_out(bench.seed):
+        yield bench.race("held", f"float16 {m}×{n}×{k}", gemm(m, n, k, "float16", False))
+
+
 def _gemms(bench: Bench) -> Iterator[Row]:
     for dtype, sizes in (
         ("float32", [(512,) * 3, (1024,) * 3, (2048,) * 3, (4096,) * 3, (1, 4096, 4096), (16, 4096, 4096)]),
@@ -316,6 +357,7 @@ def _narrow_models(bench: Bench) -> Iterator[Row]:
 
 
 RUNNERS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "products": _products, "held": _held,
     "gemm": _gemms, "narrow": _narrow, "conv": _convolutions, "depthwise": _depthwise, "memory": _memory,
     "attention": _attention, "attention16": _narrow_attention,
     "figure7": _figure7, "models": _models, "conv16": _narrow_convolutions,
@@ -357,6 +399,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the groups and shows the table."""
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(GROUPS), help=f"groups with commas between: {', '.join(GROUPS)}")
+    parser.add_argument("--seed", type=int, default=0, help="of the sizes that are held out")
     parser.add_argument("--json", type=Path, help="where the figures are written")
     parser.add_argument("--chart", type=Path, help="where figure 7 is drawn (SVG)")
     options = parser.parse_args(arguments)
@@ -364,7 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [group for group in wanted if group not in RUNNERS]
     if unknown:
         parser.error(f"unknown group {unknown[0]!r}: choose among {', '.join(GROUPS)}")
-    bench = Bench()
+    bench = Bench(options.seed)
     moved = 2 * 4 * 8192**2 / bench.copy_seconds / 1e12
     sys.stdout.write(f"{bench.device.name}, copy {moved:.2f} TB/s\n")
     rows: list[Row] = []
@@ -378,7 +421,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     means = summarise(rows)
     for group, mean in means.items():
-        sys.stdout.write(f"{group:10} geometric mean of the ratios {mean:.2f}\n")
+        least = min((row for row in rows if row.group == group), key=lambda row: row.ratio)
+        sys.stdout.write(
+            f"{group:10} geometric mean of the ratios {mean:.2f}, the least {least.ratio:.2f} ({least.name})\n"
+        )
     if options.json:
         options.json.write_text(json.dumps({"rows": [asdict(r) for r in rows], "means": means}, indent=1))
     if options.chart and any(row.group == "figure7" for row in rows):

@@ -84,6 +84,26 @@ def gemm(m: int, n: int, k: int, dtype: str, turned: bool) -> Problem:
     return Problem([a, b], output, product, lambda x, y: {"cuBLAS": lambda: product(x, y)}, operations=2.0 * m * n * k)
 
 
+def scaled_product(m: int, n: int, k: int) -> Problem:
+    """C = A Bᵀ of float8, with a scale of each operand, in bfloat16."""
+    a, b = (te.placeholder((rows, k), "float8_e4m3fn", name=name) for rows, name in ((m, "A"), (n, "B")))
+    scales = [te.placeholder((1,), "float32", name=name) for name in ("scale_a", "scale_b")]
+    r = te.reduce_axis((0, k), "r")
+    total = te.compute(
+        (m, n), lambda i, j: te.sum(a[i, r].astype("float32") * b[j, r].astype("float32"), axis=r), name="C"
+    )
+    output = te.compute((m, n), lambda i, j: (total[i, j] * (scales[0][0] * scales[1][0])).astype("bfloat16"), name="D")
+
+    def peers(x: Any, y: Any, p: Any, q: Any) -> dict[str, Callable[[], Any]]:
+        import torch
+
+        return {"scaled_mm": lambda: torch._scaled_mm(x, y.T, scale_a=p, scale_b=q, out_dtype=torch.bfloat16)}
+
+    return Problem(
+        [a, b, *scales], output, lambda x, y, p, q: x @ y.T * p * q, peers, operations=2.0 * m * n * k
+    )  # fmt: skip
+
+
 def bytes_product(m: int, n: int, k: int, turned: bool) -> Problem:
     """C = A B, or A Bᵀ, of int8, summed in int32."""
     a = te.placeholder((m, k), "int8", name="A")

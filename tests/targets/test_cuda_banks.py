@@ -46,7 +46,13 @@ def tile(x, y, each_x, each_y=8, k=8, parts=1, stages=3):
 
 @pytest.mark.parametrize(
     ("point", "turned"),
-    [(tile(32, 16, 8, k=16), False), (tile(16, 16, 8, k=4), True), (tile(16, 16, 8, k=4, parts=2), False)],
+    [
+        (tile(32, 16, 8, k=16), False),
+        (tile(16, 16, 8, k=4), True),
+        (tile(16, 16, 8, k=4, parts=2), False),
+        (tile(64, 32, 8), True),  # a warp of 4 rows of 8 threads
+        pytest.param(tile(128, 64, 8, k=4, parts=2), False, marks=pytest.mark.slow),  # two by two of them
+    ],
 )
 def test_any_tile_means_the_same(point, turned):
     m, n, k = 20, 36, 18
@@ -77,6 +83,12 @@ def test_products_of_large_tiles_go_back_and_forth():
 
     turns = re.compile(r"C_sum\[.*int32\(y_1\)%2i32")
     assert turns.search(text(8)) and not turns.search(text(8, 4))
+
+
+@pytest.mark.parametrize(("each", "block"), [((8, 8), (8, 4, 8)), ((8, 4), (16, 32, 1))])
+def test_warps_of_large_tiles_are_rows_and_columns(each, block):
+    s = scheduled(256, 256, 64, False, tile(128, 128, *each))
+    assert HOPPER.generate(HOPPER.lower(s.func)).kernels[0].block == block
 
 
 def test_sums_that_are_stored_as_they_are_are_moved():

@@ -47,10 +47,12 @@ _COMPLEX = "complex numbers: compute with real and imaginary parts in two tensor
 
 
 def import_graph(
-    graph: Any, tensors: Mapping[str, Any], owner: Any, label: str, converters: Mapping[str, Any] = CONVERTERS
-) -> Graph:
-    """The Graph of an FX graph. `tensors` are those of placeholders that are no inputs; get_attr reads from `owner`."""
-    return _Importer(tensors, owner, label, converters).run(graph)
+    graph: Any, tensors: Mapping[str, Any], owner: Any, label: str, converters: Mapping[str, Any] = CONVERTERS,
+    changed: Mapping[Any, str] = {},
+) -> Graph:  # fmt: skip
+    """The Graph of an FX graph. `tensors` are those of placeholders that are no inputs; get_attr reads from `owner`.
+    `changed` are nodes that change their first operand, and the names of operators that make a new tensor instead."""
+    return _Importer(tensors, owner, label, converters, changed).run(graph)
 
 
 def array_of(tensor: Any, name: str = "a tensor") -> Array:
@@ -94,13 +96,17 @@ def _module_path(stack: Any) -> str:
 class _Importer:
     """Imports one graph."""
 
-    def __init__(self, tensors: Mapping[str, Any], owner: Any, label: str, converters: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Any], owner: Any, label: str, converters: Mapping[str, Any],
+        changed: Mapping[Any, str],
+    ) -> None:  # fmt: skip
         self.c = Emitter()
         self.c.inline = self._inlined
         self.tensors = tensors
         self.owner = owner
         self.label = label
-        self.converters = converters
+        self.converters, self.changed = converters, changed
+        self.same: dict[Any, list[Any]] = {}  # the nodes that stand for one tensor, changed in place
         self.env: dict[Any, Any] = {}
         self.symbols: dict[str, Var] = {}
         self.problems = Problems(label, _shown)
@@ -214,7 +220,7 @@ class _Importer:
         if node.target is operator.getitem and isinstance(args[0], (list, tuple)):
             self.env[node] = args[0][args[1]]
             return
-        c, name = self.c, name_of(node.target)
+        c, name = self.c, self.changed.get(node) or name_of(node.target)
         c.target, c.label = name, node.name
         c.origin = " at ".join(filter(None, (_module_path(node.meta.get("nn_module_stack")), self._where(node))))
         wanted = node.meta.get("val")
@@ -236,6 +242,10 @@ class _Importer:
                 self.env[node] = [self._settled(one, kind) for one, kind in zip(made, wanted)]
             else:
                 self.env[node] = self._settled(made, wanted)
+            if node in self.changed:
+                same = self.same.setdefault(node, self.same.setdefault(node.args[0], [node.args[0]]))
+                same.append(node)
+                self.env.update(dict.fromkeys(same, self.env[node]))
         except _Unknown:
             original = node.meta.get("original_aten") if name.startswith("prims.") else None
             target = original or node.target

@@ -5,16 +5,19 @@
     model.pt2                        what torch.export.save wrote
 
 What has a converter stays whole, so that the passes see convolutions, attention and recurrent layers; all else is
-decomposed into core ATen. An operator whose converter refuses a use is decomposed, too, where torch knows how.
+decomposed into core ATen. An operator whose converter refuses a use is decomposed, too, where torch knows how. Torch
+traces a model anew to decompose it, which takes as long as to export it: where every operator has a converter, and
+tensors that are changed in place are seen by nobody else, the model is taken as it was exported (`as_exported`).
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import traceback
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +33,24 @@ from weft.frontends.torch.linear_algebra import DECOMPOSITIONS
 from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
 from weft.graph.opspec import find_operator
 
+_NEW = frozenset(
+    "conv1d conv2d conv3d conv_transpose2d.input batch_norm layer_norm group_norm linear matmul mm bmm addmm cat "
+    "max_pool2d avg_pool2d adaptive_avg_pool2d mean.dim add.Tensor sub.Tensor mul.Tensor div.Tensor relu leaky_relu "
+    "sigmoid tanh silu gelu hardtanh hardswish hardsigmoid elu".split()
+)
+"""Operators whose result is in memory of its own, whatever they are given. Of others not even the schema tells: a
+dropout that is off gives what it was given."""
+
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
     """Imports a module (with example inputs), an ExportedProgram, or the path of a .pt2 file."""
     program = exported(model, inputs, dynamic_shapes)
+    changed = as_exported(program)
+    if changed is not None:
+        try:
+            return _graph_of(program, guards_of(program), CONVERTERS, changed)
+        except Refused:
+            pass  # some converter: what torch makes of the operator may be taken
     try:
         return _imported(program, frozenset())
     except Refused as refused:
@@ -101,14 +118,74 @@ def _imported(program: Any, refused: Collection[str]) -> Imported:
     except Exception as error:
         refuse_complex(program.graph, "model")
         raise FrontendError(f"torch cannot decompose the model: {_said(error)}") from error
+    return _graph_of(program, guards, {name: one for name, one in CONVERTERS.items() if name not in refused})
+
+
+def _graph_of(program: Any, guards: Any, converters: Mapping[str, Any], changed: Mapping[Any, str] = {}) -> Imported:
     calls, tensors = calls_of(program)
-    converters = {name: one for name, one in CONVERTERS.items() if name not in refused}
-    graph = import_graph(program.graph, tensors, program.graph_module, "model", converters)
+    graph = import_graph(program.graph, tensors, program.graph_module, "model", converters, changed)
     inputs = {value.name: value for value in graph.inputs}
     calls = replace(calls.with_inputs(inputs), guards=guards)
     graph = graph.replace(inputs=[inputs[name] for name in calls.names])
     devices = {one.device.type for one in tensors.values() if isinstance(one, torch.Tensor)}
     return Imported(graph, calls, "cuda" if "cuda" in devices else "cpu")
+
+
+def as_exported(program: Any) -> dict[Any, str] | None:
+    """The nodes that change a tensor in place, and the names of the operators that make a new one instead; None for a
+    program that has to be decomposed."""
+    memory: dict[Any, list[Any]] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and isinstance(made := node.meta.get("val"), torch.Tensor):
+            memory.setdefault(made.untyped_storage()._cdata, []).append(node)
+    together = {node: nodes for nodes in memory.values() for node in nodes}
+    changed: dict[Any, str] = {}
+    for node in program.graph.nodes:
+        if node.op == "get_attr" or not _has_known_sizes(node.meta.get("val")):
+            return None
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return None
+        name = name_of(node.target)
+        if node.target._schema.is_mutable:
+            base, dot, overload = name.partition(".")
+            written = [at for at, one in enumerate(node.target._schema.arguments) if one.is_write]
+            if written != [0] or not base.endswith("_") or not _is_its_own(node, together):
+                return None
+            name = changed[node] = f"{base[:-1]}{dot}{overload}"
+        if name not in CONVERTERS:
+            return None
+    return changed
+
+
+def _has_known_sizes(value: Any) -> bool:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return all(
+        isinstance(one, torch.Tensor) and all(isinstance(size, int) for size in one.shape)
+        for one in values
+        if one is not None and not isinstance(one, (int, float, bool, str))
+    )
+
+
+def _is_its_own(node: Any, together: Mapping[Any, Sequence[Any]]) -> bool:
+    """Whether a node changes what another node made, and only such changes are in the same memory until the last."""
+    first, memory = node.args[0], together.get(node, ())
+    while first in memory and _changes(first):
+        first = first.args[0]
+    last = max((one for one in memory if _changes(one)), default=node)
+    early = [one for one in memory if one < last]  # what comes later sees what was changed, as it should
+    users = {user for one in early for user in one.users if user <= last}.difference(memory)
+    return (
+        first in early
+        and name_of(first.target) in _NEW
+        and all(one is first or (_changes(one) and one.args[0] in memory) for one in early)
+        and all(name_of(user.target) in _NEW for user in users)
+    )
+
+
+def _changes(node: Any) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def decompositions(refused: Collection[str] = ()) -> dict[Any, Any]:

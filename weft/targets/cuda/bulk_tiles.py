@@ -121,6 +121,7 @@ class BulkTiles(GroupTiles):
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         copies = [c["copies"] >> at & 1 for at in range(2)]
         x, y = (np.where(copied, 1.0, one.row_cost) for copied, one in zip(copies, self.operands))
+        x, y = (self._begun(cost, tile, one) for cost, tile, one in zip((x, y), (tile_x, tile_y), self.operands))
         columns, groups = self._columns(tile_x), c["groups_y"] * c["groups_x"]
         fetched = (columns * x * shares[0] + tile_y * y * shares[1]) * LINE
         reads = (groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) + columns + tile_y) * LINE
@@ -149,6 +150,11 @@ class BulkTiles(GroupTiles):
         for copied, one in zip(copies, self.operands):
             cycles = cycles + copied * (start + each * one.bytes)
         return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
+
+    def _begun(self, cost: Any, tile: Any, one: _Operand) -> Any:
+        """What rows of an operand cost where every other tile begins in the middle of a line."""
+        is_half = tile * self.kind.bytes % LINE != 0
+        return cost if one.along_k else np.where(is_half, np.maximum(cost, fit.BULK_HALF_LINES), cost)
 
     def _tiles(self, c: Columns) -> Any:
         """Tiles of the result, those of a cluster that has no more of them counted, too."""

@@ -203,6 +203,9 @@ product that are written out, so that loads are on their way while others are us
 LARGE_TILE = 64
 """Sums of a thread from which on operands that lie along k are turned on their way into shared memory: a load gives
 four rows then, not four k, and what a multiply-add takes lies in different banks of registers (`cuda/banks.py`)."""
+WARP_SQUARE = (4, 8)
+"""Rows and columns of threads that are a warp of such a tile: what 8 read of x is all banks once, and what 4 read
+of y half of these. Products of 2048³ and 4096³ on an H200 take 0.992 and 0.993 of what they take with 2 rows of 16."""
 FLOATS = 4
 """Elements of float32 in the widest load from shared memory, which register tiles are made of."""
 BANKS = 32

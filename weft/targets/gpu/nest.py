@@ -147,14 +147,16 @@ def block_size(count: int, machine: ThreadFacts) -> int:
     return max(1, min(threads, count))
 
 
-def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int) -> Var:
+def fetch_together(stage: Stage, loops: Sequence[Var], rows: int, columns: int, lanes: int, warps: int = 1) -> Var:
     """Loops over a tile divided among rows and columns of threads, each of which takes vectors, one after another.
 
-    Gives the loop over the latter.
+    With `warps`, there are as many of such rows and columns. Gives the loop over the vectors.
     """
-    outer, row, column, vector = stage.split(fuse_all(stage, loops), factors=[None, rows, columns, lanes])
+    factors = [None, warps, rows, columns, lanes] if warps > 1 else [None, rows, columns, lanes]
+    outer, *warp, row, column, vector = stage.split(fuse_all(stage, loops), factors=factors)
     last = "vectorize" if lanes > 1 else ""
-    arrange(stage, {row: "threadIdx.y", column: "threadIdx.x", outer: "unroll", vector: last})
+    roles = {**dict.fromkeys(warp, "threadIdx.z"), row: "threadIdx.y", column: "threadIdx.x"}
+    arrange(stage, {**roles, outer: "unroll", vector: last})
     return outer
 
 

@@ -384,6 +384,12 @@ class RegisterTiles(Tiles):
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         self._blocks(final, batch, block_y, block_x)
+        if self._has_square_warps():
+            (warp_y, thread_y), (warp_x, thread_x) = (
+                final.split(loop, factor=size) for loop, size in zip((thread_y, thread_x), model.WARP_SQUARE)
+            )
+            final.reorder(warp_y, warp_x, thread_y, thread_x)
+            final.bind(nest.fuse_all(final, [warp_y, warp_x]), "threadIdx.z")
         nest.mark(final, {virtual_y: "vthread", virtual_x: "vthread", thread_y: "threadIdx.y", thread_x: "threadIdx.x"})
         is_whole = self.x % nest.extent_of(final, inner_x) == 0 and isinstance(final.block.body, Store)
         nest.mark(final, {inner_y: "unroll", inner_x: "vectorize" if is_whole else "unroll"})
@@ -418,8 +424,25 @@ class RegisterTiles(Tiles):
 
     def share(self, stage: Stage, loops: list[Var], lanes: int) -> Var:
         """Work on a tile divided among rows and columns of threads."""
-        rows, columns = (self.point[f"tile_{side}"] // self.point[f"each_{side}"] for side in "yx")
-        return nest.fetch_together(stage, loops, rows, columns, lanes)
+        rows, columns = self._rows_and_columns()
+        if not self._has_square_warps():
+            return nest.fetch_together(stage, loops, rows, columns, lanes)
+        high, wide = model.WARP_SQUARE
+        return nest.fetch_together(stage, loops, high, wide, lanes, rows * columns // (high * wide))
+
+    def _rows_and_columns(self) -> tuple[int, int]:
+        """Threads of a block along y and x."""
+        return (
+            self.point["tile_y"] // self.point["each_y"],
+            self.point["tile_x"] // self.point["each_x"],
+        )
+
+    def _has_square_warps(self) -> bool:
+        """Whether the threads of a warp are as many rows and columns as read the least from shared memory."""
+        high, wide = model.WARP_SQUARE
+        rows, columns = self._rows_and_columns()
+        is_large = self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
+        return is_large and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
