@@ -93,6 +93,14 @@ def test_a_convolution_fetches_whole_vectors(channels, size, stride):
     assert "weft_copy_async_4(" not in source
 
 
+def test_few_channels_of_many_places_are_a_tile():
+    x, w = value("x", 1, 16, 32, 32), value("w", 4, 16, 3, 3)
+    weight, image = normal(4, 16, 3, 3), normal(1, 16, 32, 32)
+    made, program = run(one_node("Conv", [x, w], (1, 4, 32, 32), {w: weight}, pads=[1, 1, 1, 1]), [image])
+    np.testing.assert_allclose(made, convolved(image, weight), rtol=2e-3, atol=2e-2)
+    assert "mma" in HOPPER.generate(HOPPER.lower(program.schedule.func)).source
+
+
 def test_a_result_for_others_is_plain():
     x, w = value("x", 1, 16, 6, 6), value("w", 64, 16, 1, 1)
     weight, image = normal(64, 16, 1, 1), normal(1, 16, 6, 6)

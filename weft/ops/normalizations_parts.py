@@ -22,7 +22,6 @@ import math
 from typing import Any
 
 from weft import te
-from weft.expr.nodes import Expr
 from weft.graph.opspec import Compute
 from weft.ops.elementwise_support import widen
 
@@ -55,7 +54,7 @@ def normalized_in_parts(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Ten
     moments = te.compute(sums.shape, moment, name=MOMENTS)
     axes = [(te.reduce_axis(parts, name=f"{name}_part"), te.reduce_axis(width, name=f"{name}_k")) for name in "mv"]
 
-    def of(n: Any, j: int, g: Any, axis: tuple[Any, Any]) -> Expr:
+    def of(n: Any, j: int, g: Any, axis: tuple[Any, Any]) -> Any:
         return moments[n, axis[0], j, g * width + axis[1]]
 
     total = te.compute((batch, groups), lambda n, g: te.sum(of(n, 0, g, axes[0]), axis=list(axes[0])), name=TOTAL)
@@ -68,7 +67,7 @@ def normalized_in_parts(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Ten
     squares = te.compute((batch, groups), square, name=SQUARES)
     spread = te.compute((batch, groups), lambda n, g: 1 / te.sqrt(squares[n, g] * (1 / whole) + epsilon), name=SPREAD)
 
-    def gain(n: Any, j: Any, k: Any) -> Expr:
+    def gain(n: Any, j: Any, k: Any) -> Any:
         factor = spread[n, k // width] * widen(scale[k])
         return te.select(te.equal(j, 0), factor, widen(bias[k]) - mean[n, k // width] * factor)
 
