@@ -37,6 +37,10 @@ KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3, 4), "bes
 copy engine fetches them, for one more group. With three stages then the second product is a step late (`stagger`)."""
 
 
+DEEP = next(iter(fragments.NARROW.values())).depth
+"""Elements of a key that an instruction sums."""
+
+
 class Problem:
     """The sizes of an attention, padded, and the machine that it runs on; `part` is a number or a column.
 
@@ -61,8 +65,8 @@ class Problem:
         blocks = sizes.batch * sizes.heads * ceildiv(sizes.queries, wgmma.ROWS * groups)
         rounds, parts, units = ceildiv(blocks, machine.multiprocessors), ceildiv(sizes.keys, c["part"]), c["part"] / 64
         width = sizes.size + sizes.value_size
-        products, fetched = wgmma.ROWS * 64 * sum(self.used) / machine.matrix_products, 128 * width / fit.FETCHED_BYTES
-        fetched = fetched / groups
+        products = wgmma.ROWS * 64 * sum(self.used) / machine.matrix_products
+        fetched = 128 * width / fit.FETCHED_BYTES / groups
         each, of_products, of_fetching = fit.ATTENTION_GROUP
         busy = groups * parts * units * (each + of_products * products + of_fetching * fetched)
         late = np.where(c["beside"] & (c["stages"] > 2), fit.ATTENTION_LATE, 1.0)
@@ -97,7 +101,7 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
         for part in fit.ATTENTION_PARTS:
             queries, keys = _up(sizes.queries, wgmma.ROWS * groups), _up(sizes.keys, part)
             padded = sizes._replace(queries=queries, keys=keys, size=size, value_size=width)
-            used = _multiplied(size, sizes.size), _up(sizes.value_size, fragments.COLUMNS)
+            used = _multiplied(size, sizes.size, DEEP), _multiplied(width, sizes.value_size, fragments.COLUMNS)
             problem = Problem(padded, used, machine, all(map(_is_piece, (sizes.size, sizes.value_size))))
             grids = np.meshgrid(*list(KNOBS.values())[1:], indexing="ij")
             c = dict(zip(list(KNOBS)[1:], (grid.ravel() for grid in grids)))
@@ -126,9 +130,9 @@ def _up(size: int, factor: int) -> int:
     return int(ceildiv(size, factor) * factor)
 
 
-def _multiplied(size: int, used: int) -> int:
-    """Of the elements of a padded key those that are multiplied: whole steps of a line, all where there are several."""
-    return min(size, _up(used, mma.KINDS["f16"].depth)) if size == wgmma.LINE else size
+def _multiplied(size: int, used: int, step: int) -> int:
+    """Of padded elements those that are multiplied: whole steps of a line, all where there are several lines."""
+    return min(size, _up(used, step)) if size == wgmma.LINE else size
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -149,7 +153,7 @@ def match(unit: Unit) -> Sketch | None:
     queries, keys, values = (
         _used(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES)
     )
-    used = _multiplied(sizes.size, min(queries, keys)), min(width, _up(values, fragments.COLUMNS))
+    used = _multiplied(sizes.size, min(queries, keys), DEEP), _multiplied(width, values, fragments.COLUMNS)
     problem = Problem(sizes, used, nest.threads_of(unit.target), has_boxes)
 
     def at(columns: Columns) -> Columns:

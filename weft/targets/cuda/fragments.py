@@ -20,7 +20,7 @@ Loops over the rows and columns of tiles are plain loops until code is generated
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -222,13 +222,8 @@ def _power(c: Context, call: Call) -> str:
 
 
 WIDTHS = tuple(width for width in wgmma.WIDTHS if width % wgmma.LINE == 0)
-
-
-def _narrower() -> Iterator[tuple[int, int]]:
-    """Widths of tiles, and how many of their columns may be of use: the last line is not empty."""
-    return ((width, n) for width in WIDTHS for n in range(width - wgmma.LINE + COLUMNS, width, COLUMNS))
-
-
+FIRST_COLUMNS = range(COLUMNS, wgmma.LINE, COLUMNS)
+"""How many columns of one line may be of use; of two lines, 80 of 128 columns took longer than all."""
 NARROW = {name: kind for name, kind in mma.KINDS.items() if kind.transposes}
 EMITTERS: Mapping[str, Emitter] = {
     MAX: _row(MAX, "fmaxf({}, {})"),
@@ -239,7 +234,7 @@ EMITTERS: Mapping[str, Emitter] = {
     QUAD: _quad,
     POWER: _power,
     **{f"{HELD}{name}": _held(kind) for name, kind in NARROW.items()},
-    **{f"{HELD}{name}{wgmma.FIRST}{n}": _held(kind, n) for name, kind in NARROW.items() for _, n in _narrower()},
+    **{f"{HELD}{name}{wgmma.FIRST}{n}": _held(kind, n) for name, kind in NARROW.items() for n in FIRST_COLUMNS},
     **{f"{PACK}{name}": _pack(kind) for name, kind in NARROW.items()},
 }
 
@@ -281,7 +276,7 @@ register_effect(MAX, _mean_row(np.max))
 register_effect(SUM, _mean_row(np.sum))
 for _name, _kind in NARROW.items():
     register_effect(f"{HELD}{_name}", _mean_held(_kind))
-    for _, _first in _narrower():
+    for _first in FIRST_COLUMNS:
         register_effect(f"{HELD}{_name}{wgmma.FIRST}{_first}", _mean_held(_kind, _first))
     register_effect(f"{PACK}{_name}", _mean_pack(_kind))
 
@@ -319,9 +314,9 @@ for _width in WIDTHS:
     _declare_row(SUM, te.sum, _width)
     for _kind in NARROW.values():
         _declare_held(_kind, _width)
-for _width, _first in _narrower():
+for _first in FIRST_COLUMNS:
     for _kind in NARROW.values():
-        _declare_held(_kind, _width, f"{wgmma.FIRST}{_first}")
+        _declare_held(_kind, wgmma.LINE, f"{wgmma.FIRST}{_first}")
 
 # ------------------------------------------------------------------------------------------ tiles that no mask cuts
 

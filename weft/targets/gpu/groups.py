@@ -29,8 +29,9 @@ def group_rows(target: Target) -> Callable[[int, int, int, tuple[int, ...], int]
     machine = nest.threads_of(target)
 
     def propose(batch: int, channels: int, groups: int, space: tuple[int, ...], element: int) -> int:
-        lanes, places = machine.vector_bytes // element, math.prod(space)
-        if channels % lanes or batch * channels * places * element < model.GROUPED_BYTES or space[0] < 2:
+        lanes, whole = machine.vector_bytes // element, batch * channels * math.prod(space) * element
+        alone = max(whole // machine.multiprocessors, whole // (batch * groups))
+        if channels % lanes or alone < model.GROUPED_BYTES or space[0] < 2:
             return 0
         wanted = model.GROUPED_THREADS * machine.multiprocessors * lanes // (batch * channels)
         rows = divisor_below(space[0], max(1, space[0] // max(1, wanted)))
