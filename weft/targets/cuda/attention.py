@@ -28,6 +28,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import fragments, mma, producer, stagger, wgmma
 from weft.targets.cuda import model as fit
+from weft.targets.cuda.machine import SUM_COLUMNS
 from weft.targets.cuda.swizzle import CHUNK
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import attention_stream, model, nest
@@ -101,7 +102,7 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
         for part in fit.ATTENTION_PARTS:
             queries, keys = _up(sizes.queries, wgmma.ROWS * groups), _up(sizes.keys, part)
             padded = sizes._replace(queries=queries, keys=keys, size=size, value_size=width)
-            used = _multiplied(size, sizes.size, DEEP), _multiplied(width, sizes.value_size, fragments.COLUMNS)
+            used = _multiplied(size, sizes.size, DEEP), _multiplied(width, sizes.value_size, SUM_COLUMNS)
             problem = Problem(padded, used, machine, all(map(_is_piece, (sizes.size, sizes.value_size))))
             grids = np.meshgrid(*list(KNOBS.values())[1:], indexing="ij")
             c = dict(zip(list(KNOBS)[1:], (grid.ravel() for grid in grids)))
@@ -153,7 +154,7 @@ def match(unit: Unit) -> Sketch | None:
     queries, keys, values = (
         _used(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES)
     )
-    used = _multiplied(sizes.size, min(queries, keys), DEEP), _multiplied(width, values, fragments.COLUMNS)
+    used = _multiplied(sizes.size, min(queries, keys), DEEP), _multiplied(width, values, SUM_COLUMNS)
     problem = Problem(sizes, used, nest.threads_of(unit.target), has_boxes)
 
     def at(columns: Columns) -> Columns:

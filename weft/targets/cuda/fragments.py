@@ -65,14 +65,13 @@ from weft.loop.passes.support import linear
 from weft.loop.regions import conjuncts
 from weft.loop.visit import Mutator, walk_exprs
 from weft.targets.cuda import mma, wgmma
+from weft.targets.cuda.machine import SUM_COLUMNS
 
 FRAGMENT = "fragment"
 """The annotation of a loop over "rows" or "columns" of tiles."""
 HELD, PACK, MAX, SUM = wgmma.HELD, "wgmma_pack_", "wgmma_row_max", "wgmma_row_sum"
 GET, SET, PAIR, POWER = "fragment_get", "fragment_set", "fragment_pair", "fragment_power"
 QUAD = "fragment_quad"
-COLUMNS = 8
-"""Columns of a tile of sums that an instruction takes or leaves together."""
 
 # ------------------------------------------------------------------------------------------------------- emitting
 
@@ -222,7 +221,7 @@ def _power(c: Context, call: Call) -> str:
 
 
 WIDTHS = tuple(width for width in wgmma.WIDTHS if width % wgmma.LINE == 0)
-FIRST_COLUMNS = range(COLUMNS, wgmma.LINE, COLUMNS)
+FIRST_COLUMNS = range(SUM_COLUMNS, wgmma.LINE, SUM_COLUMNS)
 """How many columns of one line may be of use; of two lines, 80 of 128 columns took longer than all."""
 NARROW = {name: kind for name, kind in mma.KINDS.items() if kind.transposes}
 EMITTERS: Mapping[str, Emitter] = {
