@@ -125,6 +125,7 @@ NORMS_IN_PARTS = {
     "groups of 10": ((2, 40, 6, 8), 4, 2),
     "groups of 3, a row each": ((1, 24, 4, 5), 8, 1),
     "one group": ((3, 16, 4, 4), 1, 4),
+    "groups of 1": ((2, 16, 4, 4), 16, 2),
     "a part, places that divide nothing": ((1, 32, 7, 11), 4, 7),
     "far from zero": ((1, 16, 8, 8), 2, 4),
     "the first is far from the others": ((2, 16, 8, 8), 2, 2),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from weft.core.errors import ScheduleError
 from weft.expr.nodes import Var
 from weft.loop.tree import readers
 from weft.ops import normalizations_parts as parts
@@ -44,12 +45,13 @@ def schedule_groups(s: Schedule, target: Target, done: set[str]) -> None:
     """Schedules a norm in parts; what runs along no channels is left to the planner."""
     if parts.GAINS not in names_of(s):
         return
-    (final,) = readers(s.func.body, block_named(s, parts.GAINS).writes[0].buffer)
+    finals = [one.name for one in readers(s.func.body, block_named(s, parts.GAINS).writes[0].buffer)]
     with s.attempt("norm of groups in parts", done):
-        _elements(s, final.name, target)
+        for name in finals:
+            _elements(s, name, target)
         _gains(s, target, done)
         _moments(s, target)
-        done.update((final.name, *parts.STAGES))
+        done.update((*finals, *parts.STAGES))
 
 
 def _vectors(stage: Stage, loop: Var, target: Target) -> tuple[Var, Var]:
@@ -89,9 +91,11 @@ def _gains(s: Schedule, target: Target, done: set[str]) -> None:
     width = extent(facts_of(block_named(s, parts.SQUARES)).reduce[-1])
     final = s[parts.GAINS]
     *_, channel = facts_of(final.block).spatial
-    s.apply("split_axis", block=final.name, axis=channel.var.name, factor=width)
+    if width > 1:
+        s.apply("split_axis", block=final.name, axis=channel.var.name, factor=width)
     found = rows.rows_of(unit_of(s, final.name, target, (), set(done) | {parts.MOMENTS, parts.SUMS, parts.FIRST}))
-    assert found is not None
+    if found is None:
+        raise ScheduleError("groups", final.name, "its statistics are no rows")
     rows.block_each(found, {"threads": model.BLOCK, "lanes": 1})
 
 
