@@ -132,6 +132,17 @@ def _image(b: Builder) -> Value:
     return b.node("Tanh", b.node("ConvTranspose", x, weight, kernel_shape=[4, 4], strides=[2, 2], pads=[1] * 4))
 
 
+def _groups(b: Builder) -> Value:
+    """A norm of groups between convolutions, in channels last: groups of 12 of 24 channels."""
+    y = b.node("Conv", b.input("x", (2, 16, 40, 36), "float16"), b.constant(_half(b, 24, 16, 1, 1)))
+    y = b.node("GroupNormalization", y, b.constant(_half(b, 24)), b.constant(_half(b, 24)), num_groups=2)
+    return b.node("Conv", b.node("Relu", y), b.constant(_half(b, 4, 24, 3, 3)), pads=[1, 1, 1, 1])
+
+
+def _half(b: Builder, *shape: int) -> Any:
+    return b.random.standard_normal(shape, np.float32).astype(np.float16)
+
+
 def _topk(length: int, k: int) -> Make:
     return lambda b: b.node("TopK", b.input("x", (20, length)), b.ints(k), outputs=2, axis=-1)
 
@@ -216,6 +227,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("softmax along columns", _one("Softmax", (300, 45), axis=0)),
     Family("layer norm", lambda b: b.layer_norm(b.input("x", (30, 200)), 200), "__shared__"),
     Family("instance norm", _one("InstanceNormalization", (2, 6, 15, 15), (6,), (6,))),
+    Family("norm of groups in parts, few channels of many places", _groups, "group_gains", 2e-2),
     Family("attention, its nodes", _attention, "__shared__"),
     Family("attention, one node", _one("Attention", (2, 3, 40, 16), (2, 3, 40, 16), (2, 3, 40, 16))),
     Family("attention, long keys", _one("Attention", (1, 2, 8, 16), (1, 2, 9000, 16), (1, 2, 9000, 16)), TWO),

@@ -23,6 +23,7 @@ from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
 from weft.models.builder import Builder
 from weft.plan.planner import analytic, picking
+from weft.targets.gpu.groups import group_rows
 from weft.targets.registry import find_target
 
 HOPPER = find_target("cuda:sm_90a")
@@ -92,6 +93,14 @@ def test_a_convolution_fetches_whole_vectors(channels, size, stride):
     assert "weft_copy_async_4(" not in source
 
 
+def test_few_channels_of_many_places_are_a_tile():
+    x, w = value("x", 1, 16, 32, 32), value("w", 4, 16, 3, 3)
+    weight, image = normal(4, 16, 3, 3), normal(1, 16, 32, 32)
+    made, program = run(one_node("Conv", [x, w], (1, 4, 32, 32), {w: weight}, pads=[1, 1, 1, 1]), [image])
+    np.testing.assert_allclose(made, convolved(image, weight), rtol=2e-3, atol=2e-2)
+    assert "mma" in HOPPER.generate(HOPPER.lower(program.schedule.func)).source
+
+
 def test_a_result_for_others_is_plain():
     x, w = value("x", 1, 16, 6, 6), value("w", 64, 16, 1, 1)
     weight, image = normal(64, 16, 1, 1), normal(1, 16, 6, 6)
@@ -110,6 +119,52 @@ def test_a_norm_of_groups_is_one_kernel():
     want = want.reshape(image.shape) * s[:, None, None] + b[:, None, None]
     np.testing.assert_allclose(made, want, rtol=5e-3, atol=5e-3)
     assert len(HOPPER.generate(HOPPER.lower(program.schedule.func)).kernels) == 1
+
+
+NORMS_IN_PARTS = {
+    "groups of 10": ((2, 40, 6, 8), 4, 2),
+    "groups of 3, a row each": ((1, 24, 4, 5), 8, 1),
+    "one group": ((3, 16, 4, 4), 1, 4),
+    "groups of 1": ((2, 16, 4, 4), 16, 2),
+    "a part, places that divide nothing": ((1, 32, 7, 11), 4, 7),
+    "far from zero": ((1, 16, 8, 8), 2, 4),
+    "the first is far from the others": ((2, 16, 8, 8), 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", NORMS_IN_PARTS)
+def test_a_norm_of_groups_in_parts_runs_along_channels(name):
+    shape, groups, rows = NORMS_IN_PARTS[name]
+    x, scale, bias = value("x", *shape), value("s", shape[1]), value("b", shape[1])
+    image, s, b = normal(*shape), normal(shape[1]), normal(shape[1])
+    if "far from zero" in name:
+        image += np.float16(400)
+    if "first" in name:
+        image[:, :, ::rows, 0] *= 300
+    constants = {scale: s, bias: b}
+    graph = one_node("GroupNormalization", [x, scale, bias], shape, constants, num_groups=groups, rows=rows)
+    made, program = run(graph, [image])
+    grouped = image.astype(np.float64).reshape(shape[0], groups, -1)
+    want = (grouped - grouped.mean(2, keepdims=True)) / np.sqrt(grouped.var(2, keepdims=True) + 1e-5)
+    want = want.reshape(image.shape) * s[:, None, None] + b[:, None, None]
+    np.testing.assert_allclose(made, want, rtol=3e-3, atol=3e-3)
+    source = HOPPER.generate(HOPPER.lower(program.schedule.func))
+    assert len(source.kernels) == 3  # moments of parts, gains of groups, elements
+    assert source.source.count("*(const uint16_x8 *)(in0") == 3
+
+
+def test_norms_of_groups_are_cut_where_channels_lie_together():
+    b = Builder("net")
+    image = b.node("Conv", b.input("x", (2, 64, 64, 64), "float16"), b.constant(normal(64, 64, 1, 1)))
+    image = b.node("GroupNormalization", image, b.constant(normal(64)), b.constant(normal(64)), num_groups=16)
+    graph = b.finish(b.node("Conv", image, b.constant(normal(64, 64, 1, 1))))
+    module = compile(graph, target="cuda:sm_90a")
+    norms = [launch for launch in module.specializations[0].launches if "norm" in launch.kernel.label]
+    assert [len(one.kernel.program.kernels) for one in norms] == [3]
+    assert group_rows(HOPPER)(2, 64, 16, (8, 8), 2) == 0  # so little that one kernel is less than three
+    assert group_rows(HOPPER)(2, 60, 20, (512, 512), 2) == 0  # no whole vectors
+    assert group_rows(HOPPER)(32, 320, 32, (64, 64), 2) == 1
+    assert 64 % group_rows(HOPPER)(256, 320, 32, (64, 64), 2) == 0
 
 
 def test_a_window_works_on_vectors_of_channels():

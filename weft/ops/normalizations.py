@@ -27,6 +27,7 @@ from weft.ops.elementwise_support import (
     wide_type,
     widen,
 )
+from weft.ops.normalizations_parts import normalized_in_parts
 from weft.ops.reductions_support import mean_array, reduce_axes, share_of
 
 # --------------------------------------------------------------------------------------------------- mean, variance
@@ -209,7 +210,9 @@ def _group(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
 @kernel
 def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     batch, channels, *space = c.shape(0)
-    groups = int(c.need("num_groups"))
+    groups, rows = int(c.need("num_groups")), int(c.get("rows", 0))
+    if rows:
+        return normalized_in_parts(c, x, scale, bias, rows)
     width = channels // groups
     shape, axes = (batch, groups, width, *space), tuple(range(2, 3 + len(space)))
     grouped = te.compute(shape, lambda n, g, k, *s: widen(x[(n, g * width + k, *s)]), name="grouped")

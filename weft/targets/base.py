@@ -478,6 +478,8 @@ class Algorithms:
     columns each are faster as one, where elementwise work on them is or is not an epilogue of theirs."""
     streams: Callable[[Target], Callable[[int, int], bool]] | None = _optional()
     """For `fuse`: whether a product of so many rows of so many elements with constants computes the rows itself."""
+    groups: Callable[[Target], Callable[[int, int, int, tuple[int, ...], int], int]] | None = _optional()
+    """For `groups_in_parts`: of batch, channels, groups, space and bytes of an element the places of a part, or 0."""
     products: Callable[[Target, int, Mapping[Var, int]], Callable[[Node, Array], Sequence[Alternative]]] | None = (
         _optional("model_bytes", "sizes")
     )

@@ -27,6 +27,7 @@ from weft.graph.ir import Array, Graph, Node, TensorType, Value, reads
 from weft.graph.opspec import blame
 from weft.graph.passes.algorithms import asked
 from weft.graph.passes.fuse import Group
+from weft.graph.passes.group_parts import groups_in_parts
 from weft.graph.passes.layout import Layout, choose_layouts, moves_nothing
 from weft.graph.passes.update_caches import COPY, DOMAIN
 from weft.graph.shapes import follows
@@ -428,6 +429,8 @@ def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelComp
             lanes, together = 0, frozenset()
             laid = choose_layouts(graph, groups, lanes, fixed, tile, narrow, deep, together)
         compiler.layouts = laid.layouts
+        if (groups_of := target.spec.algorithms.groups) is not None and laid.layouts:
+            laid = groups_in_parts(laid, groups_of(target))
         chosen = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, chosen) & laid.layouts.keys()
         if not wrong:

@@ -343,6 +343,11 @@ def _is_whole(layout: Layout, channels: int) -> bool:
     return layout.factor == channels and not any(map(any, layout.border))
 
 
+def is_whole(value: Value, layouts: Mapping[Value, Layout]) -> bool:
+    """Whether all channels of a place of a value lie together, if it has places."""
+    return not _images(value) or (value in layouts and _is_whole(layouts[value], channels_of(value)))
+
+
 def moves_nothing(group: Group, layouts: Mapping[Value, Layout]) -> bool:
     """Whether a group only turns channels to where they lie already, or from there: its bytes stay where they are."""
     node = group.nodes[0]

@@ -27,6 +27,7 @@ TARGET = TargetSpec(
         caches=True,
         few_bits=later("weft.targets.gpu.reduction:words_for_few_rows"),
         narrow=later("weft.targets.gpu.reduction:waits_for_weights"),
+        groups=later("weft.targets.gpu.groups:group_rows"),
         merged=later("weft.targets.gpu.reduction:merger"),
         streams=later("weft.targets.gpu.reduction:computes_rows"),
     ),

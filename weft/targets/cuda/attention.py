@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import LT, Load, Select, Var, int_value
+from weft.expr.nodes import LT, Const, Load, Select, Var, int_value
 from weft.expr.visit import uses_any, walk
 from weft.loop.regions import conjuncts
 from weft.ops import attention_fused as fused
@@ -28,6 +28,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import fragments, mma, producer, stagger, wgmma
 from weft.targets.cuda import model as fit
+from weft.targets.cuda.machine import SUM_COLUMNS
 from weft.targets.cuda.swizzle import CHUNK
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import attention_stream, model, nest
@@ -37,11 +38,18 @@ KNOBS: dict[str, tuple[int, ...]] = {"groups": (1, 2), "stages": (2, 3, 4), "bes
 copy engine fetches them, for one more group. With three stages then the second product is a step late (`stagger`)."""
 
 
-class Problem:
-    """The sizes of an attention, padded, and the machine that it runs on; `part` is a number or a column."""
+DEEP = next(iter(fragments.NARROW.values())).depth
+"""Elements of a key that an instruction sums."""
 
-    def __init__(self, sizes: fused.Sizes, machine: ThreadFacts, has_boxes: bool) -> None:
-        self.sizes, self.machine, self.has_boxes = sizes, machine, has_boxes
+
+class Problem:
+    """The sizes of an attention, padded, and the machine that it runs on; `part` is a number or a column.
+
+    Of the elements of a key and of a value, those `used` are multiplied: the others are zeros.
+    """
+
+    def __init__(self, sizes: fused.Sizes, used: tuple[int, int], machine: ThreadFacts, has_boxes: bool) -> None:
+        self.sizes, self.used, self.machine, self.has_boxes = sizes, used, machine, has_boxes
 
     def legal(self, c: Columns) -> Any:
         """Which points fit the machine."""
@@ -58,7 +66,8 @@ class Problem:
         blocks = sizes.batch * sizes.heads * ceildiv(sizes.queries, wgmma.ROWS * groups)
         rounds, parts, units = ceildiv(blocks, machine.multiprocessors), ceildiv(sizes.keys, c["part"]), c["part"] / 64
         width = sizes.size + sizes.value_size
-        products, fetched = wgmma.ROWS * 64 * width / machine.matrix_products, 128 * width / fit.FETCHED_BYTES / groups
+        products = wgmma.ROWS * 64 * sum(self.used) / machine.matrix_products
+        fetched = 128 * width / fit.FETCHED_BYTES / groups
         each, of_products, of_fetching = fit.ATTENTION_GROUP
         busy = groups * parts * units * (each + of_products * products + of_fetching * fetched)
         late = np.where(c["beside"] & (c["stages"] > 2), fit.ATTENTION_LATE, 1.0)
@@ -93,7 +102,8 @@ def proposal(sizes: fused.Sizes, machine: ThreadFacts) -> tuple[int, int, int, i
         for part in fit.ATTENTION_PARTS:
             queries, keys = _up(sizes.queries, wgmma.ROWS * groups), _up(sizes.keys, part)
             padded = sizes._replace(queries=queries, keys=keys, size=size, value_size=width)
-            problem = Problem(padded, machine, all(map(_is_piece, (sizes.size, sizes.value_size))))
+            used = _multiplied(size, sizes.size, DEEP), _multiplied(width, sizes.value_size, SUM_COLUMNS)
+            problem = Problem(padded, used, machine, all(map(_is_piece, (sizes.size, sizes.value_size))))
             grids = np.meshgrid(*list(KNOBS.values())[1:], indexing="ij")
             c = dict(zip(list(KNOBS)[1:], (grid.ravel() for grid in grids)))
             c |= {"groups": np.asarray(groups), "part": np.asarray(part)}
@@ -121,6 +131,11 @@ def _up(size: int, factor: int) -> int:
     return int(ceildiv(size, factor) * factor)
 
 
+def _multiplied(size: int, used: int, step: int) -> int:
+    """Of padded elements those that are multiplied: whole steps of a line, all where there are several lines."""
+    return min(size, _up(used, step)) if size == wgmma.LINE else size
+
+
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a narrow attention in parts, by the stage of its scores; None for any other program."""
     s, found = unit.schedule, unit.facts
@@ -136,13 +151,22 @@ def match(unit: Unit) -> Sketch | None:
     width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
     sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
     has_boxes = all(_is_box(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES))
-    problem = Problem(sizes, nest.threads_of(unit.target), has_boxes)
+    queries, keys, values = (
+        _used(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES)
+    )
+    used = _multiplied(sizes.size, min(queries, keys), DEEP), _multiplied(width, values, SUM_COLUMNS)
+    problem = Problem(sizes, used, nest.threads_of(unit.target), has_boxes)
 
     def at(columns: Columns) -> Columns:
         return {**columns, "part": np.asarray(part)}
 
     steps = _Steps(
-        unit, kind, part, width, lambda point: int(problem.resident(at({k: np.asarray(v) for k, v in point.items()})))
+        unit,
+        kind,
+        part,
+        width,
+        used,
+        lambda point: int(problem.resident(at({k: np.asarray(v) for k, v in point.items()}))),
     )
     cost, legal = (lambda c: problem.cost(at(c))), (lambda c: problem.legal(at(c)))
     return Sketch("attention of warp groups", KNOBS, steps.apply, cost, legal)
@@ -165,12 +189,26 @@ def _is_box(facts: Facts) -> bool:
     return isinstance(value, Load)
 
 
+def _used(facts: Facts) -> int:
+    """The elements of a row of an operand that are no zeros of the padding."""
+    value, last = facts.store.value if facts.store is not None else None, facts.spatial[-1]
+    found = extent(last)
+    while isinstance(value, Select):
+        if isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+            ends = [test.b for test in conjuncts(value.condition) if isinstance(test, LT) and test.a is last.var]
+            found = min([found, *(int_value(end) or found for end in ends)])
+        value = value.then
+    return found
+
+
 class _Steps:
     """The schedule, from the output to the inputs."""
 
-    def __init__(self, unit: Unit, kind: mma.Kind, part: int, width: int, held: Callable[[Point], int]) -> None:
+    def __init__(
+        self, unit: Unit, kind: mma.Kind, part: int, width: int, used: tuple[int, int], held: Callable[[Point], int]
+    ) -> None:
         self.s, self.target, self.kind = unit.schedule, unit.target, kind
-        self.part, self.width, self.held = part, width, held
+        self.part, self.width, self.used, self.held = part, width, used, held
 
     def apply(self, point: Point) -> None:
         """All the steps."""
@@ -189,8 +227,13 @@ class _Steps:
         for name in (fused.VALUES, fused.KEYS):
             self.fetch(s[name], whole, parts)
         self.fetch(s[fused.QUERIES], final, place)
-        self.multiply(s[fused.SCORES], wgmma.dot_name(self.kind, False, True, self.part))
-        self.multiply(s[fused.MIXED], f"wgmma_held_{self.kind.name}_{self.width}")
+        (deep, wide), line = self.used, wgmma.LINE
+        shorter, narrower = (
+            f"{wgmma.FIRST}{deep}" if deep < line else "",
+            f"{wgmma.FIRST}{wide}" if wide < self.width else "",
+        )
+        self.multiply(s[fused.SCORES], wgmma.dot_name(self.kind, False, True, self.part) + shorter)
+        self.multiply(s[fused.MIXED], f"wgmma_held_{self.kind.name}_{self.width}{narrower}")
         self.own(s[fused.MASKED], s[fused.GROWN], s[fused.LIMIT])
         for name, reduced in ((fused.TOP, fragments.MAX), (fused.TOTAL, fragments.SUM)):
             row = nest.free_loops(s[name])[-2]

@@ -5,6 +5,7 @@ A tile of 64 rows in the scope "wgmma.c" is as many numbers of each of 128 threa
 that share the row.
 
     wgmma_held_<kind>_<width>     C[i, j] += wide(narrow(a[i, k])) * wide(b) for 64 × width × 64; a is a tile of sums
+    wgmma_held_…_first_<n>        the same of columns that are zeros from n on: their sums stay as they are
     wgmma_pack_<kind>             the narrow numbers of a tile of sums, two in a word: a may be such words, too
     wgmma_row_max_<width>, wgmma_row_sum_<width>     of each row of a tile; four threads put theirs together
 
@@ -64,6 +65,7 @@ from weft.loop.passes.support import linear
 from weft.loop.regions import conjuncts
 from weft.loop.visit import Mutator, walk_exprs
 from weft.targets.cuda import mma, wgmma
+from weft.targets.cuda.machine import SUM_COLUMNS
 
 FRAGMENT = "fragment"
 """The annotation of a loop over "rows" or "columns" of tiles."""
@@ -81,7 +83,9 @@ def _own(c: Context, e: Expr, stride: int) -> str:
     return f"({c.base(e.buffer)} + ({index}) / {tile} * {stride // 2} + ({index}) % {tile} / 2)"
 
 
-def _held(kind: mma.Kind) -> Emitter:
+def _held(kind: mma.Kind, first: int = 0) -> Emitter:
+    """Multiplies rows in registers by all columns, or by the `first` ones."""
+
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
         a_stride, b_line, b_block, width = (c.constant(e) for e in call.args[3:7])
@@ -89,6 +93,7 @@ def _held(kind: mma.Kind) -> Emitter:
         if not order or b_line != wgmma.LINE:
             raise TargetError(f"operands of wgmma lie in swizzled lines of {wgmma.LINE} elements; these are not such")
         packed = a.buffer.dtype.is_integer  # type: ignore[attr-defined]
+        width = first or width
         count, name = width // 2, f"weft_wgmma_{'packed' if packed else 'held'}_{kind.name}_{width}"
         registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
@@ -215,6 +220,9 @@ def _power(c: Context, call: Call) -> str:
     return quick(c, "exp2", c.value(call.args[0]))
 
 
+WIDTHS = tuple(width for width in wgmma.WIDTHS if width % wgmma.LINE == 0)
+FIRST_COLUMNS = range(SUM_COLUMNS, wgmma.LINE, SUM_COLUMNS)
+"""How many columns of one line may be of use; of two lines, 80 of 128 columns took longer than all."""
 NARROW = {name: kind for name, kind in mma.KINDS.items() if kind.transposes}
 EMITTERS: Mapping[str, Emitter] = {
     MAX: _row(MAX, "fmaxf({}, {})"),
@@ -225,13 +233,14 @@ EMITTERS: Mapping[str, Emitter] = {
     QUAD: _quad,
     POWER: _power,
     **{f"{HELD}{name}": _held(kind) for name, kind in NARROW.items()},
+    **{f"{HELD}{name}{wgmma.FIRST}{n}": _held(kind, n) for name, kind in NARROW.items() for n in FIRST_COLUMNS},
     **{f"{PACK}{name}": _pack(kind) for name, kind in NARROW.items()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 
 
-def _mean_held(kind: mma.Kind) -> Callable[..., None]:
+def _mean_held(kind: mma.Kind, first: int = 0) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_stride, b_line, b_block, width, fresh, order, _ = numbers
         narrow = dtype(kind.elements[0]).numpy
@@ -240,6 +249,8 @@ def _mean_held(kind: mma.Kind) -> Callable[..., None]:
         else:
             left = a.view((wgmma.ROWS, wgmma.LINE), (int(a_stride), 1)).astype(narrow)
         right = wgmma.operand_seen(kind, b, b_line, b_block, int(width), False, order)
+        if first:
+            right = np.where(np.arange(int(width))[:, None] < first, right, np.zeros((), right.dtype))
         mma.add_products(kind, out, left, right, bool(fresh))
 
     return run
@@ -264,12 +275,14 @@ register_effect(MAX, _mean_row(np.max))
 register_effect(SUM, _mean_row(np.sum))
 for _name, _kind in NARROW.items():
     register_effect(f"{HELD}{_name}", _mean_held(_kind))
+    for _first in FIRST_COLUMNS:
+        register_effect(f"{HELD}{_name}{wgmma.FIRST}{_first}", _mean_held(_kind, _first))
     register_effect(f"{PACK}{_name}", _mean_pack(_kind))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
 
-def _declare_held(kind: mma.Kind, width: int) -> None:
+def _declare_held(kind: mma.Kind, width: int, narrower: str = "") -> None:
     a = te.placeholder((wgmma.ROWS, wgmma.LINE), "float32", name="a")
     b = te.placeholder((width // wgmma.LINE, wgmma.LINE, wgmma.LINE), kind.elements[1], name="b")
 
@@ -277,10 +290,10 @@ def _declare_held(kind: mma.Kind, width: int) -> None:
         places = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"))
         numbers = (left.stride(0), right.stride(1), right.stride(0), *map(te.const, (width, 0, 0, 0)))
         reset = Call(wgmma.ZERO, (out.access_ptr("w"), te.const(width)), INT32)
-        return reset, Call(f"{HELD}{kind.name}", (*places, *numbers), INT32)
+        return reset, Call(f"{HELD}{kind.name}{narrower}", (*places, *numbers), INT32)
 
     mma.declare_dot(
-        f"wgmma_held_{kind.name}_{width}", kind, (wgmma.ROWS, width, wgmma.LINE),
+        f"wgmma_held_{kind.name}_{width}{narrower}", kind, (wgmma.ROWS, width, wgmma.LINE),
         lambda i, k: a[i, k].astype(kind.elements[0]), lambda j, k: b[j // wgmma.LINE, k, j % wgmma.LINE], calls,
     )  # fmt: skip
 
@@ -295,12 +308,14 @@ def _declare_row(name: str, reduce: Any, width: int) -> None:
     te.decl_tensor_intrin(out.op, rule, f"{name}_{width}")
 
 
-WIDTHS = tuple(width for width in wgmma.WIDTHS if width % wgmma.LINE == 0)
 for _width in WIDTHS:
     _declare_row(MAX, te.max, _width)
     _declare_row(SUM, te.sum, _width)
     for _kind in NARROW.values():
         _declare_held(_kind, _width)
+for _first in FIRST_COLUMNS:
+    for _kind in NARROW.values():
+        _declare_held(_kind, wgmma.LINE, f"{wgmma.FIRST}{_first}")
 
 # ------------------------------------------------------------------------------------------ tiles that no mask cuts
 

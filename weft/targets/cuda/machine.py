@@ -21,6 +21,9 @@ H200 = ThreadFacts(
     matrix_products=2048, model=FITTED,
 )  # fmt: skip
 
+SUM_COLUMNS = 8
+"""Columns of a tile of sums that wgmma takes or leaves together."""
+
 _BEFORE = replace(H200, overlaps_launches=False, tensor_cores=_AMPERE)
 
 ARCHITECTURES: dict[str, ThreadFacts] = {

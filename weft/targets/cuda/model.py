@@ -134,8 +134,9 @@ STEP_COLUMNS, STEP_WARPS, STEP_TILES = 32, 8, 16
 of. Prototypes (650 units, 16 sequences): 32 columns, 4 or 8 warps 2.7 µs a step, 16 columns 2.8 to 3.2."""
 
 # Where families begin and end: judgements, not measured.
-LEAST_Y, LEAST_X = 8, 16
-"""Tiles of tensor cores are wasted on products that are narrower."""
+LEAST_Y, LEAST_X, MANY_ROWS = 8, 16, 1024
+"""Tiles of tensor cores are wasted on products that are narrower; not on those of so many rows: where threads share the
+sum of each element, 320 channels of 32 × 64² became 4 (3 × 3) in 2,800 µs, 98 by the estimate of a tile."""
 MOST_ACCUMULATORS, BULK_ACCUMULATORS, MOST_WARPS = 128, 160, 8
 """Registers of a thread for accumulators, and where one more group of threads fetches; warps of a block of mma.sync."""
 WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2

@@ -104,7 +104,8 @@ def _packed(part: Stmt, names: Names) -> tuple[Buffer, Stmt, Stmt]:
     made = Evaluate(Call(dot.value.name, (place, values, out, index_expr(width // 2), *numbers), dot.value.dtype))
     zeros = [index_expr(0)] * len(rows.indices)
     ends = Address(rows.buffer, zeros, "r"), Address(words, zeros, "w")
-    pack = Call(f"{PACK}{dot.value.name.removeprefix(wgmma.HELD)}", (*ends, index_expr(width)), dot.value.dtype)
+    kind, _, _ = dot.value.name.removeprefix(wgmma.HELD).partition(wgmma.FIRST)
+    pack = Call(f"{PACK}{kind}", (*ends, index_expr(width)), dot.value.dtype)
     return words, Evaluate(pack), _Instead(dot, made).stmt(part)
 
 

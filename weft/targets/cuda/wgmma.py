@@ -3,6 +3,7 @@
 A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory, in lines of 128 bytes:
 
     wgmma_dot_<kind>_<form>_<width>     C[i, j] += wide(a) * wide(b) for 64 × width × a line
+    wgmma_dot_…_first_<n>               the same of lines along k whose elements from n on are zeros: these are left out
     wgmma_store_<width>_<sum>           C[i, j] to memory, 64 × width; sums are f32 or s32
 
 Kinds are those of `mma`; of a float32 (tf32) the multiplication cuts off all but 10 bits of mantissa. `form` says what
@@ -17,7 +18,7 @@ rule; `overlap_products` lets those of one step run into the next where the pipe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ LINE = 64
 WIDTHS = (64, 96, 128, 160, 192, 224, 256)
 """Columns of a tile of sums; where b does not lie along k, half of its last line may be of no use."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
-WAIT_FOR, ADD, HELD = "wgmma_wait_for", "wgmma_add", f"{DOT}held_"
+WAIT_FOR, ADD, HELD, FIRST = "wgmma_wait_for", "wgmma_add", f"{DOT}held_", "_first_"
 MANY = 8
 """More groups of products than an instruction can wait for: none is waited for."""
 
@@ -88,9 +89,10 @@ def finish(sums: str) -> str:
   else if (pending < {MANY}) asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");"""
 
 
-def _dot(kind: mma.Kind) -> Emitter:
-    """Multiplies. A quarter of k further are 32 bytes along a line, or 16 lines."""
+def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
+    """Multiplies, the `first` elements of a line or all. A quarter of k on are 32 bytes along a line, or 16 lines."""
     line, far = line_depth(kind), (2, 128)
+    steps = (first or line) // kind.depth
 
     def emit(c: Context, call: Call) -> str:
         a, b, out = call.args[:3]
@@ -99,7 +101,7 @@ def _dot(kind: mma.Kind) -> Emitter:
         if not order or (a_line, b_line) != (line, line):
             raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
         turned_a, turned_b, count = form & 1, 1 - (form >> 1), width // 2
-        name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}"
+        name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}{FIRST + str(first) if first else ''}"
         registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
         options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
@@ -112,7 +114,7 @@ def _dot(kind: mma.Kind) -> Emitter:
   const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
-  for (int32_t k = 0; k < 4; ++k) {{
+  for (int32_t k = 0; k < {steps}; ++k) {{
     asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 2}, 0;\\n"
                  "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
                  "%{count}, %{count + 1}, {", ".join(filter(None, ("p", options)))};\\n}}"
@@ -187,6 +189,12 @@ def _add(c: Context, call: Call) -> str:
     return f"weft_wgmma_add<{c.constant(call.args[2]) // 2}>({c.fragment(call.args[0])}, {c.fragment(call.args[1])})"
 
 
+def _shorter() -> Iterator[tuple[mma.Kind, int]]:
+    """Kinds of 16 bits, and parts of a line that are whole steps of theirs."""
+    kinds = [kind for kind in mma.KINDS.values() if kind.transposes]
+    return ((kind, first) for kind in kinds for first in range(kind.depth, LINE, kind.depth))
+
+
 EMITTERS: Mapping[str, Emitter] = {
     WAIT_FOR: _wait_for,
     ADD: _add,
@@ -195,6 +203,7 @@ EMITTERS: Mapping[str, Emitter] = {
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
     PUBLISH: instruction("fence.proxy.async.shared::cta"),
     **{f"{DOT}{name}": _dot(kind) for name, kind in mma.KINDS.items()},
+    **{f"{DOT}{kind.name}{FIRST}{first}": _dot(kind, first) for kind, first in _shorter()},
 }
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
@@ -216,12 +225,12 @@ def cut_tf32(values: Any) -> Any:
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def _mean_dot(kind: mma.Kind) -> Callable[..., None]:
+def _mean_dot(kind: mma.Kind, first: int | None = None) -> Callable[..., None]:
     def run(a: Any, b: Any, out: Any, *numbers: int) -> None:
         a_line, a_block, b_line, b_block, form, width, fresh, order, _ = numbers
         left = operand_seen(kind, a, a_line, a_block, ROWS, not int(form) & 1, order)
         right = operand_seen(kind, b, b_line, b_block, int(width), bool(int(form) & 2), order)
-        mma.add_products(kind, out, left, right, bool(fresh))
+        mma.add_products(kind, out, left[:, :first], right[:, :first], bool(fresh))
 
     return run
 
@@ -241,6 +250,8 @@ register_effect(ADD, _mean_add)
 register_effect(PUBLISH, lambda: 0)
 for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
+for _kind, _first in _shorter():
+    register_effect(f"{DOT}{_kind.name}{FIRST}{_first}", _mean_dot(_kind, _first))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
@@ -256,7 +267,7 @@ def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> m
     return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
 
 
-def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> None:
+def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int, shorter: str = "") -> None:
     depth = line_depth(kind)
 
     def calls(left: Any, right: Any, out: Any) -> tuple[Call, Call]:
@@ -265,11 +276,11 @@ def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> 
         places = (left.access_ptr("r"), right.access_ptr("r"), out.access_ptr("rw"))
         numbers = map(te.const, (int(turned_a) + 2 * int(turned_b), width, 0, 0, 0))
         reset = Call(ZERO, (out.access_ptr("w"), te.const(width)), INT32)
-        return reset, Call(f"{DOT}{kind.name}", (*places, *steps, *numbers), INT32)
+        return reset, Call(f"{DOT}{kind.name}{shorter}", (*places, *steps, *numbers), INT32)
 
     a = _lines("a", kind.elements[0], ROWS, depth, not turned_a)
     b = _lines("b", kind.elements[1], width, depth, turned_b)
-    mma.declare_dot(dot_name(kind, turned_a, turned_b, width), kind, (ROWS, width, depth), a, b, calls)
+    mma.declare_dot(dot_name(kind, turned_a, turned_b, width) + shorter, kind, (ROWS, width, depth), a, b, calls)
 
 
 for _width in WIDTHS:
@@ -278,6 +289,9 @@ for _width in WIDTHS:
     for _kind in mma.KINDS.values():
         for _form in range(4) if _kind.transposes else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
+for _width in fit.ATTENTION_PARTS:
+    for _kind, _first in _shorter():
+        _declare_dot(_kind, False, True, _width, f"{FIRST}{_first}")
 
 # ------------------------------------------------------------------------------------------------------ overlapping
 
@@ -470,7 +484,10 @@ def wait_for(out: Expr, width: Expr, pending: int = 0) -> Stmt:
 
 
 def _wait_of(dot: Stmt) -> Stmt:
-    return wait_for(dot.value.args[2], dot.value.args[-4])  # type: ignore[attr-defined]
+    """The wait for a product of rows in registers; sums of columns that it leaves out are nobody's to wait for."""
+    assert isinstance(dot, Evaluate) and isinstance(dot.value, Call)
+    _, _, first = dot.value.name.partition(FIRST)
+    return wait_for(dot.value.args[2], index_expr(int(first)) if first else dot.value.args[-4])
 
 
 def is_held(s: Stmt) -> bool:

@@ -18,12 +18,13 @@ from collections.abc import Collection
 
 from weft.expr.nodes import Buffer
 from weft.loop.tree import block_path, loops_on
+from weft.ops import normalizations_parts
 from weft.plan.inline import Inlining
 from weft.plan.phases import pack_phases, split_phases
 from weft.plan.planner import Families, Unit
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
-from weft.targets.gpu import attention, attention_stream, elementwise, model, product, reduction, rows, windows
+from weft.targets.gpu import attention, attention_stream, elementwise, groups, model, product, reduction, rows, windows
 from weft.targets.gpu.elementwise import bind_flat
 from weft.targets.gpu.recurrent import schedule_steps
 
@@ -45,13 +46,18 @@ def _first(schedule: Schedule, target: Target, done: set[str], constants: Collec
     schedule_steps(schedule, target)
     split_phases(schedule)
     packed = pack_phases(schedule, constants)
+    groups.schedule_groups(schedule, target, done)
     rows.split_groups(schedule)
     return packed
 
 
 FAMILIES = Families(
     inline=Inlining(
-        attention.STAGES, model.INLINED_TWICE, model.INLINED_READERS, model.INLINED_IN_CONTRACTIONS, windows.keeps
+        attention.STAGES | {*normalizations_parts.STAGES},
+        model.INLINED_TWICE,
+        model.INLINED_READERS,
+        model.INLINED_IN_CONTRACTIONS,
+        windows.keeps,
     ),
     whole=(attention_stream.match, attention.match),
     contractions=(product.match,),

@@ -73,7 +73,7 @@ class _Rows:
         self.unit.done.update(self.stages)
 
 
-def _rows(unit: Unit) -> _Rows | None:
+def rows_of(unit: Unit) -> _Rows | None:
     """The rows of a block; None where it has none.
 
     Stages that are computed inside the rows are no products and no recurrences; one of them is a reduction. The axes
@@ -124,7 +124,7 @@ def _elements(stage: Stage) -> int:
 
 def match_blocks(unit: Unit) -> Sketch | None:
     """The sketch of rows that the threads of a block share."""
-    rows = _rows(unit)
+    rows = rows_of(unit)
     if rows is None or rows.length < model.LEAST_ROW:
         return None
     threads, _ = row_threads(rows.length, rows.count, unit.target)
@@ -132,14 +132,14 @@ def match_blocks(unit: Unit) -> Sketch | None:
     while lanes > 1 and rows.length < lanes * threads:
         lanes //= 2
     rule = {"threads": threads, "lanes": lanes}
-    return rows.sketch("rows by blocks", rule, lambda point: _block_each(rows, point), 1, True)
+    return rows.sketch("rows by blocks", rule, lambda point: block_each(rows, point), 1, True)
 
 
 def match_warps(unit: Unit) -> Sketch | None:
     """The same where the threads run in step: each stage gives a thread the same elements, so that they can stay in its
     registers (`weft/targets/cuda/lanes.py`).
     """
-    rows, machine = _rows(unit), nest.threads_of(unit.target)
+    rows, machine = rows_of(unit), nest.threads_of(unit.target)
     if rows is None or not machine.exchanges_registers or rows.length < model.LEAST_ROW or unit.facts.is_reduction:
         return None
     lanes = vector_lanes(unit.facts, unit.target)
@@ -148,10 +148,11 @@ def match_warps(unit: Unit) -> Sketch | None:
     if rows.length > machine.warp * model.WARP_VALUES or rows.count < machine.multiprocessors:
         return None
     rule = {"threads": machine.warp, "lanes": lanes}
-    return rows.sketch("rows by warps", rule, lambda point: _block_each(rows, point, True), 1, True)
+    return rows.sketch("rows by warps", rule, lambda point: block_each(rows, point, True), 1, True)
 
 
-def _block_each(rows: _Rows, point: Point, in_step: bool = False) -> None:
+def block_each(rows: _Rows, point: Point, in_step: bool = False) -> None:
+    """A block of threads for each row, every stage shared among them."""
     s, stage, threads, lanes = rows.s, rows.s[rows.name], point["threads"], point["lanes"] if in_step else 1
     place = rows.outside()
     stage.bind(place, "blockIdx.x")
@@ -256,7 +257,7 @@ def _reads_row(facts: Facts, buffer: Buffer) -> bool:
 
 def match_threads(unit: Unit) -> Sketch | None:
     """The sketch of rows that a thread computes, every stage in turn, the results in its registers."""
-    rows = _rows(unit)
+    rows = rows_of(unit)
     if rows is None:
         return None
     threads = nest.threads_for(rows.across, nest.threads_of(unit.target))
