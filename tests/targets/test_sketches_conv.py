@@ -23,7 +23,7 @@ from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Point, Sketch
 from weft.targets.cpu import model
 from weft.targets.cpu.machine import CORES
-from weft.targets.cpu.sketches.conv import Size, Walk, _by_rows
+from weft.targets.cpu.sketches.conv import Size, Walk, _by_rows, pixels_read
 from weft.targets.registry import find_target
 
 CORE = CORES["sapphirerapids"]
@@ -210,3 +210,25 @@ def test_loads_of_other_lines_in_the_same_bank_wait():
     assert arm.clashes(2048) and arm.clashes(-64) and not arm.clashes(2064) and not arm.clashes(16)
     assert not arm.clashes(0) and not arm.clashes(None) and not intel.clashes(2048)
     assert model.step_cycles(arm, 12, 1, clash=True) > model.step_cycles(arm, 12, 1)
+
+
+@pytest.mark.parametrize(("taps", "step", "read"), [(3, 1, (0, 3, 4, 5)), (3, 2, (0, 3, 5, 7)), (2, 3, (0, 2, 4, 6))])
+def test_neighbouring_windows_share_what_they_read(taps, step, read):
+    assert pixels_read(range(taps), step, 3) == read
+
+
+def test_what_windows_over_single_channels_read_has_registers_too():
+    size = Size(1, 14, 14, 32, read=pixels_read(range(3), 1, 14))
+    points = {"vectors": np.array([1, 1, 1]), "rows": np.array([1, 2, 2]), "places": np.array([14, 14, 5])}
+    assert size.legal(points).tolist() == [True, False, False]  # several rows only of whole rows
+    assert Size(1, 14, 14, 32).legal(points).tolist() == [True, True, False]
+
+
+def test_a_depthwise_convolution_keeps_nothing_on_the_stack():
+    b = Builder("depthwise")
+    x = b.relu(b.conv(b.input("x", (1, 32, 14, 14)), 32, 32, 1, 1, 0))
+    x = b.relu(b.conv(b.relu(b.conv(x, 32, 32, 3, 1, 1, groups=32)), 32, 32, 1, 1, 0))
+    target = find_target(TARGETS["avx512_amx"])
+    chosen = [kernel for kernel in kernels_in(b.finish(x), target) if isinstance(kernel, Chosen)]
+    tried = [str(one) for one in chosen[1].schedule.tried if "convolution" in str(one)]
+    assert len(tried) == 1 and "rows=1 places=14" in tried[0]

@@ -23,7 +23,7 @@ from typing import Any
 
 from weft.compiler import Module
 from weft.compiler.lowering.constants import ReloadedConstants
-from weft.compiler.lowering.items import Launch, OnHost, Rest, View
+from weft.compiler.lowering.items import Join, Launch, OnHost, Rest, View
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.reports.profile import Profile
 from weft.compiler.reports.recorder import KernelProfile
@@ -136,12 +136,14 @@ def _rows(forms: Sequence[Any], found: Sequence[Compiled], profile: Profile | No
     return rows
 
 
-def _row(item: Launch | View | OnHost, numbers: Mapping[str, int]) -> dict[str, Any]:
+def _row(item: Launch | View | Join | OnHost, numbers: Mapping[str, int]) -> dict[str, Any]:
     if isinstance(item, Launch):
         nodes, kind, made = item.nodes, "kernel", list(item.writes)
         label = item.kernel.label
     elif isinstance(item, View):
         nodes, kind, made, label = item.group.nodes, "view", [item.output], item.group.nodes[0].op.lower()
+    elif isinstance(item, Join):
+        nodes, kind, made, label = item.planned.nodes, "view", [item.output], "concat"
     else:
         nodes, kind, made, label = (item.node,), "host", list(item.node.outputs), item.node.op
     own = {value for node in nodes for value in node.outputs}

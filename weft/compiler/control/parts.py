@@ -20,7 +20,7 @@ from typing import Union
 import numpy as np
 
 from weft.compiler.kernels.build import Kernel, KernelCompiler
-from weft.compiler.lowering.items import Item, Launch, Rest, View, items_in_layouts, without_refused
+from weft.compiler.lowering.items import Item, Join, Launch, Rest, View, items_in_layouts, without_refused
 from weft.compiler.passes import for_target, optimize
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import settle_shapes
@@ -147,6 +147,7 @@ class Builder:
             return item
         if isinstance(item, Rest):
             return Inner(self.part(closed(item.graph)), list(item.graph.inputs), list(item.graph.outputs))
+        assert not isinstance(item, Join)
         node = item.node
         for value in node.outputs:
             _check(value)

@@ -36,7 +36,7 @@ def lower_graph(
     try:
         streams = target.spec.algorithms.streams
         groups = fuse(graph, streams=streams and streams(target)) if knobs.fuse else fuse(graph, most_nodes=1)
-        items = items_in_layouts(graph, groups, compiler)
+        items = items_in_layouts(graph, groups, compiler, join=True)
         if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
             items = refused_items(graph, items)
         settled = settle_views(graph, items, compiler)

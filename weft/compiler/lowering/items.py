@@ -10,6 +10,7 @@ plain copies of what lies in blocks around them: nothing else is compiled again.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,11 +25,11 @@ from weft.core.knobs import knobs
 from weft.core.progress import progress
 from weft.expr.nodes import Expr, Var
 from weft.graph.ir import Array, Graph, Node, TensorType, Value, reads
-from weft.graph.opspec import blame
+from weft.graph.opspec import blame, has
 from weft.graph.passes.algorithms import asked
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.group_parts import groups_in_parts
-from weft.graph.passes.layout import Layout, choose_layouts, moves_nothing
+from weft.graph.passes.layout import Layout, choose_layouts, joins, moves_nothing
 from weft.graph.passes.update_caches import COPY, DOMAIN
 from weft.graph.shapes import follows
 from weft.loop.passes.check_bounds import VALUES
@@ -83,6 +84,18 @@ class View:
 
 
 @dataclass
+class Join:
+    """A Concat that copies nothing: its parts are written where the result has them, so many bytes from its start.
+
+    `planned` becomes a kernel where they cannot be.
+    """
+
+    parts: Mapping[Value, int]
+    output: Value
+    planned: Planned
+
+
+@dataclass
 class OnHost:
     """One node on the host, and why."""
 
@@ -97,7 +110,7 @@ class Rest:
     graph: Graph
 
 
-Item = Launch | View | OnHost | Rest
+Item = Launch | View | Join | OnHost | Rest
 Undecided = Planned | View | OnHost | Rest
 """An item before anything is compiled."""
 
@@ -121,12 +134,18 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     return items
 
 
-def compile_items(items: Sequence[Undecided], constants: Mapping[Value, Array], compiler: KernelCompiler) -> list[Item]:
-    """The items with their kernels; their code is made beside."""
+def compile_items(
+    items: Sequence[Undecided],
+    constants: Mapping[Value, Array],
+    compiler: KernelCompiler,
+    found: Mapping[Value, Join] | None = None,
+) -> list[Item]:
+    """The items with their kernels; their code is made beside. Concats that were found to copy nothing need none."""
     made: list[Item] = []
     for position, item in enumerate(items):
         progress(position, len(items))
-        made += _compiled(item, constants, compiler) if isinstance(item, Planned) else [item]
+        join = (found or {}).get(item.writes[0]) if isinstance(item, Planned) else None
+        made += [join] if join else _compiled(item, constants, compiler) if isinstance(item, Planned) else [item]
     return made
 
 
@@ -205,6 +224,8 @@ def _taken(item: Item) -> Iterator[Value]:
         yield from (one if isinstance(one, Value) else one[0] for one in item.arguments)
     elif isinstance(item, Rest):
         yield from item.graph.inputs
+    elif isinstance(item, Join):
+        yield from item.parts
     else:
         for node in [item.node] if isinstance(item, OnHost) else item.group.nodes:
             yield from reads(node)
@@ -369,7 +390,7 @@ def _least_and_most(array: Array) -> list[int]:
     return [int(array.min()), int(array.max())]
 
 
-def touched_plainly(graph: Graph, items: Sequence[Undecided]) -> set[Value]:
+def touched_plainly(graph: Graph, items: Sequence[Item | Undecided]) -> set[Value]:
     """The values that something else than a kernel sees: those lie in memory as the host expects."""
     seen: set[Value] = {*graph.outputs, *graph.inputs}
     for item in items:
@@ -382,8 +403,52 @@ def touched_plainly(graph: Graph, items: Sequence[Undecided]) -> set[Value]:
     return seen
 
 
+def find_joins(graph: Graph, items: Sequence[Item | Undecided], compiler: KernelCompiler) -> dict[Value, Join]:
+    """The Concats that need copy nothing, by their results: a part is made by a kernel and lies in one result only,
+    in the layout of that, at a multiple of what memory is aligned to; and nobody but kernels sees either."""
+    if graph.symbols or compiler.target.on_device:
+        return {}
+    found: dict[Value, Join] = {}
+    inside: set[Value] = set()
+    made: set[Value] = set()
+    seen = touched_plainly(graph, items)
+    for item in items:
+        if isinstance(item, View):
+            seen.update((item.source, item.output))
+        elif isinstance(item, (Planned, Launch)):
+            seen.update(v for node in item.nodes if has(node, "updates") for v in (*reads(node), *node.outputs))
+    for item in items:
+        planned = item.planned if isinstance(item, Join) else item
+        if isinstance(planned, Planned) and joins(Group(planned.nodes, (), planned.writes, "injective", None)):
+            parts, output = _parts(planned, compiler), planned.writes[0]
+            if parts and not seen & {*parts, output} and not inside & {*parts} and made >= {*parts}:
+                found[output] = Join(parts, output, planned)
+                inside.update(parts)
+                made.add(output)
+                continue
+        if isinstance(planned, (Planned, Launch)):
+            made.update(planned.writes)
+    return found
+
+
+def _parts(planned: Planned, compiler: KernelCompiler) -> dict[Value, int]:
+    """The parts of a Concat, and where each starts in its result; nothing where they cannot lie in there."""
+    node, parts, start = planned.nodes[0], dict[Value, int](), 0
+    layout = compiler.layouts.get(planned.writes[0])
+    for value in node.inputs:
+        if value is None or compiler.layouts.get(value) != layout or start % compiler.target.part_bytes:
+            return {}
+        parts[value] = start
+        kind = value.tensor if layout is None else layout.stored(value.tensor)
+        start += math.prod(kind.static) * int(kind.numpy.itemsize)
+    return parts
+
+
 def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) -> list[Item]:
-    """Reshapes whose result the host or the caller sees: what they reshape is written there, or they become copies."""
+    """Reshapes whose result the host or the caller sees: what they reshape is written there, or they become copies.
+
+    So do Concats whose parts are not made by kernels after all.
+    """
     seen: set[Value] = {*graph.outputs}
     made: set[Value] = set()
     for item in items:
@@ -394,6 +459,7 @@ def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) 
         elif isinstance(item, Launch):
             made.update(item.writes)
     settled: list[Item] = []
+    held = find_joins(graph, items, compiler)
     roots: dict[Value, Value] = {}
     free = made - seen  # one place each: the first reshape that is seen takes it
     for item in items:
@@ -406,11 +472,14 @@ def settle_views(graph: Graph, items: Sequence[Item], compiler: KernelCompiler) 
                 planned = _planned(item.group.nodes, [item.output], graph.constants, compiler)
                 settled += compile_items(planned, graph.constants, compiler)
                 continue
+        elif isinstance(item, Join) and item.output not in held:
+            settled += _compiled(item.planned, graph.constants, compiler)
+            continue
         settled.append(item)
     return settled
 
 
-def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item]:
+def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler, join: bool = False) -> list[Item]:
     """What runs where, with layouts for the values between kernels; those that the host turns out to see are plain."""
     target = compiler.target
     lays_out = knobs.layout
@@ -434,5 +503,6 @@ def items_in_layouts(graph: Graph, groups: Sequence[Group], compiler: KernelComp
         chosen = choose_items(graph, laid.groups, compiler)
         wrong = touched_plainly(graph, chosen) & laid.layouts.keys()
         if not wrong:
-            return compile_items(chosen, graph.constants, compiler)
+            found = find_joins(graph, chosen, compiler) if join else {}
+            return compile_items(chosen, graph.constants, compiler, found)
         fixed |= {laid.plain.get(value, value) for value in wrong}

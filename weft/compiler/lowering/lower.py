@@ -19,7 +19,7 @@ from weft.compiler.kernels.inplace import overwritable
 from weft.compiler.kernels.program import GroupProgram, build_program
 from weft.compiler.kernels.zeros import often_zero
 from weft.compiler.lowering.abi import Reach, buffer_bytes, joined, sealed
-from weft.compiler.lowering.items import Item, Launch, OnHost, Rest, View, described, note_values
+from weft.compiler.lowering.items import Item, Join, Launch, OnHost, Rest, View, described, note_values
 from weft.compiler.lowering.memory import Life, Plan, plan_memory
 from weft.compiler.lowering.native import Call, Place, driver_ir
 from weft.compiler.lowering.weights import WeightBlocks
@@ -88,6 +88,7 @@ class _Assembler:
         self.weight_of: dict[Hashable, int] = {}
         self.in_arena: set[Value] = set()
         self.same: dict[Value, Value] = {}
+        self.inside = {v: (item.output, at) for item in items if isinstance(item, Join) for v, at in item.parts.items()}
         self.open = Numbers(graph) if graph.symbols else None
         self.slots: dict[Value, int] = {}
         for item in items:
@@ -104,6 +105,14 @@ class _Assembler:
         """The value in whose memory a value lies."""
         return self.same.get(value, value)
 
+    def memory(self, value: Value) -> tuple[Value, int]:
+        """The same, where a part of a Concat lies in its result; and how many bytes behind the start of that."""
+        value, start = self.root(value), 0
+        while value in self.inside:
+            value, at = self.inside[value]
+            start += at
+        return value, start
+
     def move(self, root: Value, output: Value) -> None:
         """Everything that lay in a value's memory, and the value, lies in an output's."""
         self.same = {value: output if at is root else at for value, at in self.same.items() if value is not output}
@@ -119,12 +128,12 @@ class _Assembler:
         outside: set[Value] = {*self.graph.outputs, *self.graph.inputs}
         for at, item in enumerate(self.items):
             if isinstance(item, Launch):
-                for value in map(self.root, item.writes):
-                    made_by[value] = at
+                for value in item.writes:
+                    made_by.setdefault(self.memory(value)[0], at)
                 for argument in item.arguments:
                     if isinstance(argument, Value):
-                        last[self.root(argument)] = at
-            elif not isinstance(item, View):
+                        last[self.memory(argument)[0]] = at
+            elif not isinstance(item, (View, Join)):
                 touched = reads(item.node) if isinstance(item, OnHost) else iter(item.graph.inputs)
                 outside.update(touched)
         self.in_arena = {value for value in made_by if value not in outside}
@@ -171,14 +180,13 @@ class _Assembler:
         """The address of an argument: which base of the stretch, and how far from it."""
         if isinstance(argument, tuple):
             return bases.setdefault(("weight", self.weight(*argument)), len(bases)), 0
-        argument = self.root(argument)
-        key, offset = ("value", 0), 0
+        argument, offset = self.memory(argument)
         if argument in self.graph.constants:
-            key, offset = ("weight", self.weight(argument, None)), 0
+            key = ("weight", self.weight(argument, None))
         elif argument in self.slots:
-            key, offset = ("slot", self.slots[argument]), 0
+            key = ("slot", self.slots[argument])
         elif argument in self.in_arena:
-            key, offset = ("arena", 0), plan.offsets[argument]
+            key, offset = ("arena", 0), plan.offsets[argument] + offset
         else:
             key = ("value", self.number(argument))
         return bases.setdefault(key, len(bases)), offset
@@ -224,6 +232,8 @@ def _read_by(item: Item) -> set[Value]:
     return (
         {item.source}
         if isinstance(item, View)
+        else set(item.parts)
+        if isinstance(item, Join)
         else set(reads(item.node) if isinstance(item, OnHost) else item.graph.inputs)
     )
 
@@ -250,12 +260,12 @@ def assemble(
     position = 0
     while position < len(items):
         item = items[position]
-        if isinstance(item, View):
+        if isinstance(item, (View, Join)):
             position += 1
             continue
         if isinstance(item, Launch):
             end = position
-            while end < len(items) and isinstance(items[end], (Launch, View)):
+            while end < len(items) and isinstance(items[end], (Launch, View, Join)):
                 end += 1
             launches = [one for one in items[position:end] if isinstance(one, Launch)]
             kernels.update({one.kernel.symbol: one.kernel for one in launches})
@@ -286,7 +296,7 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         sizes = tuple(state.size(var, bases) for var in launch.sizes)
         calls.append(Call(launch.kernel.symbol, (*places, *sizes), launch.kernel.turns, launch.copies))
-        made_outside = [v for v in map(state.root, launch.writes) if v not in state.in_arena]
+        made_outside = [v for v in map(state.root, launch.writes) if state.memory(v)[0] not in state.in_arena]
         makes.update({state.number(value): value.tensor for value in made_outside})
         if state.open is not None:
             shapes.update({state.number(value): state.open.shape(value.tensor.dims) for value in made_outside})

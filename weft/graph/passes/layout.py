@@ -122,7 +122,8 @@ class _Chooser:
                     blocked[value] = factor
                     copies[value] = Value(f"{value.name}_blocks", value.type)
         layouts = {copies.get(v, v): self.layout(v, factor) for v, factor in blocked.items()}
-        return Laid(self.converted(copies), layouts, {new: old for old, new in copies.items()})
+        groups = self.converted(copies)
+        return Laid(groups, _with_common_borders(groups, layouts), {new: old for old, new in copies.items()})
 
     def converted(self, copies: Mapping[Value, Value]) -> list[Group]:
         """The groups with the values in blocks under names of their own, and conversions behind their makers."""
@@ -312,6 +313,35 @@ class _Whole(_Chooser):
     def layout(self, value: Value, factor: int) -> Layout:
         """Nothing around it: a fetch beyond an edge gives zeros."""
         return Layout(factor, ((0, 0),) * len(value.tensor.dims))
+
+
+def joins(group: Group) -> bool:
+    """Whether a group only lays values one behind the other: a Concat along the first axis that is not 1."""
+    node = group.nodes[0]
+    if len(group.nodes) > 1 or (node.op, node.domain) != ("Concat", "") or group.kind == "host":
+        return False
+    dims, axis = node.outputs[0].tensor.dims, int(node.attributes.get("axis", 0))
+    return all(size == 1 for size in dims[: axis % len(dims)]) and len(set(node.inputs)) == len(node.inputs)
+
+
+def _with_common_borders(groups: Sequence[Group], layouts: Mapping[Value, Layout]) -> dict[Value, Layout]:
+    """The layouts, with the border of a Concat around its parts, and theirs around it: nothing need be copied then."""
+    found = dict(layouts)
+    tied = [list(filter(None, (*g.nodes[0].inputs, *g.outputs))) for g in groups if joins(g)]
+    tied = [values for values in tied if len({found[v].factor if v in found else 0 for v in values}) == 1]
+    tied = [values for values in tied if values[0] in found]
+    changed = bool(tied)
+    while changed:
+        before = dict(found)
+        for values in tied:
+            own = [found[value] for value in values]
+            fills = {layout.fill for layout in own if any(map(any, layout.border))}
+            if len(fills) == 1:
+                sides = zip(*(layout.border for layout in own))
+                border = tuple((max(a for a, _ in side), max(b for _, b in side)) for side in sides)
+                found.update(dict.fromkeys(values, Layout(own[0].factor, border, *fills)))
+        changed = found != before
+    return found
 
 
 def tiled(places: int, most: int) -> int:

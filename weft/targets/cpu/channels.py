@@ -108,9 +108,11 @@ class _Priced:
         depthwise = sizes.groups > 1
         depth = taps if depthwise else taps * sizes.inputs
         blocks, pixels = sizes.outputs // block, sizes.width
+        registers, read = max(self.target.vector_registers, 8), tuple[int, ...]()
         if depthwise:
             pixels = min(pixels, max(4, model.MOST_UNROLLED // depth))
-        size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, max(self.target.vector_registers, 8))
+            read = conv.pixels_read(range(sizes.taps[-1]), sizes.step, min(pixels, registers))
+        size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, registers, read=read)
         pitch = 0 if depthwise else 4 * block * sizes.step
         walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs, pitch)
         again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)

@@ -79,7 +79,9 @@ def match(unit: Unit) -> Sketch | None:
         places = min(places, most)
     below = model.open_sizes(rows) if shape.row is not None and unit.is_open(shape.row) else ()
     phases = 1 if shape.phase is None else extent(shape.phase)
-    size = Size(blocks, rows, places, registers, around, below, phases)
+    pitch = 0 if shape.place is None else unit.facts.step(shape.image, shape.place.var) or 0
+    read = pixels_read(_taps_of_row(unit.facts, shape), pitch, min(most, registers)) if shape.depthwise else ()
+    size = Size(blocks, rows, places, registers, around, below, phases, read)
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
@@ -185,12 +187,15 @@ class Size:
     """How many rows there may be where that is open: the last tiles are computed as a whole, too."""
     phases: int = 1
     """Sums of a tile for each of its pixels and channels."""
+    read: tuple[int, ...] = ()
+    """The pixels of a row of the image that a tile of so many reads: vectors that stay in registers for its taps."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows only where a tile has all pixels of each, or where both
         sides are open: how many pixels there are is not known then."""
         vectors, high, wide = columns["vectors"] * self.phases, columns["rows"], columns["places"]
-        fits = vectors * high * wide + vectors + 1 <= self.registers
+        pixels = high * np.asarray(self.read)[wide] if self.read else 1
+        fits = vectors * high * wide + vectors + pixels <= self.registers
         is_open = bool(self.around and self.below)
         return fits & ((high == 1) | is_open | (wide >= max((self.pixels, *self.around))))
 
@@ -219,6 +224,20 @@ class Size:
         sizes = {"vectors": min(self.blocks, 6), "rows": min(self.rows, 4), "places": min(self.pixels, self.registers)}
         knobs = {knob: range(1, most + 1) for knob, most in sizes.items()}
         return cheapest(knobs, lambda columns: self.cycles(walk, columns), self.legal)[1]
+
+
+def _taps_of_row(facts: Facts, shape: Shape) -> list[int]:
+    """Where the taps of a window read in a row of the image, in elements from the first."""
+    found = {0}
+    for tap in [] if shape.place is None else taps_along(facts, shape.image, shape.place):
+        along = facts.step(shape.image, tap.var) or 0
+        found = {at + along * n for at in found for n in range(extent(tap))}
+    return sorted(found)
+
+
+def pixels_read(taps: Sequence[int], step: int, most: int) -> tuple[int, ...]:
+    """How many pixels of a row windows over single channels read together, for none of them up to so many."""
+    return tuple(len({at + step * n for at in taps for n in range(wide)}) for wide in range(most + 1))
 
 
 def _shape(unit: Unit) -> Shape | None:
