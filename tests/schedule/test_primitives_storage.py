@@ -204,6 +204,17 @@ def test_pad_along_an_open_size():
     assert "allocate B: int32[(n + 3)//4*4]" in repr(s.func)
 
 
+def test_overrun_of_lanes_that_read_only_what_is_there():
+    s = chain(SIZE)
+    s.apply("pad", block="B", loop="i", factor=4)
+    outer, _ = s.apply("split", loop="i", factors=[None, 4])
+    s.apply("split", loop=outer, factors=[None, 2])
+    assert "where ioo*2 + ioi < (n + 3)//4" in repr(s.func)
+    s.apply("overrun", block="B", axis=0)
+    text = repr(s.func)
+    assert "allocate B: int32[(n + 7)//8*8]" in text and "select(i < n, A[i], 0i32)" in text and "min(" not in text
+
+
 def test_overrun():
     s = chain()
     s.apply("split", loop="i", factors=[None, 3])

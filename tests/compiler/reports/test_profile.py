@@ -14,6 +14,7 @@ from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
 from weft.targets import peaks
 
@@ -161,6 +162,19 @@ def rows_of_open_length():
     x = Value("x", TensorType("float32", (Var("rows"), 64)))
     b.inputs.append(x)
     return b.finish(b.relu(b.dense(b.relu(b.dense(x, 64, 32)), 32, 16)))
+
+
+def test_a_profile_where_sizes_were_computed():
+    """Kernels do not read the operands that say how large their results are, and no form has those."""
+    b = Builder("places")
+    x = Value("x", TensorType("float32", (Var("rows"),)))
+    b.inputs.append(x)
+    length = b.node("Gather", b.node("Shape", x), b.constant(np.int64(0)), axis=0)
+    places = b.node("Range", b.constant(np.int64(0)), length, b.constant(np.int64(1)))
+    graph = infer(b.finish(b.add(x, b.node("Cast", places, to=1))))
+    with knobs.override(sizes="open"):
+        found = weft.compile(graph).profile(np.ones(24, "f4"), threads=1, seconds=0.02)
+    assert [kernel.kind for kernel in found.kernels] == ["kernel"]
 
 
 def test_a_profile_of_the_form_for_all_sizes():

@@ -276,3 +276,19 @@ def test_a_form_that_is_not_faster_is_dropped(monkeypatch):
         module(np.zeros((size, 20), "float32"))
     assert background.settle(120)
     assert len(module._executor.items()) == 1
+
+
+def test_products_whose_sizes_are_all_open():
+    """Batches that broadcast either way, tiles that no row or column fills, and reductions that end anywhere."""
+    b = Builder("products")
+    x = Value("x", TensorType("float32", tuple(map(Var, "bhmk"))))
+    y = Value("y", TensorType("float32", tuple(map(Var, "ciln"))))
+    b.inputs += [x, y]
+    random = np.random.default_rng(0)
+    with knobs.override(sizes="open"):
+        m = weft.compile(infer(b.finish(b.node("MatMul", x, y))))
+    for left, right in (((2, 3), (2, 3)), ((1, 3), (2, 1)), ((2, 1), (1, 1)), ((1, 1), (1, 3))):
+        for rows, depth, columns in ((4, 8, 6), (1, 1, 1), (7, 5, 17), (6, 4, 16), (13, 3, 31), (5, 9, 40), (8, 6, 3)):
+            a = random.standard_normal((*left, rows, depth)).astype("f4")
+            c = random.standard_normal((*right, depth, columns)).astype("f4")
+            np.testing.assert_allclose(m(a, c), a @ c, rtol=1e-4, atol=1e-4)

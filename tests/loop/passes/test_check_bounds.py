@@ -503,3 +503,42 @@ func g(A: int64[8], O: int64[8]):
         weft.build(func)(a, got)
         np.testing.assert_array_equal(got, want)
         assert want.any()
+
+
+BROADCAST = """
+func f(A: float32[m, k], B: float32[n, k], C: float32[max(m, n), k]):
+    for i in range(max(m, n)):
+        for j in range(k):
+            C[i, j] = A[select(m == 1, 0, i), j] + B[select(n == 1, 0, i), j]
+"""
+
+
+def test_what_is_asked_of_sizes_is_tested_once() -> None:
+    text, counts = checked(BROADCAST)
+    assert text.startswith("if (m == 1 or max(m, n) - 1 < m) and (n == 1 or max(m, n) - 1 < n):")
+    fast, slow = text.split("else:")
+    assert "report_if" not in fast and "min(" not in fast and "report_if" in slow
+    assert counts["guarded"] == 2
+
+
+@pytest.mark.parametrize("m, n", [(1, 1), (1, 4), (4, 1), (4, 4), (4, 3), (2, 4)])
+def test_sizes_that_do_not_fit_are_reported(m: int, n: int) -> None:
+    a, b = np.ones((m, 3), np.float32), np.ones((n, 3), np.float32)
+    made = np.zeros((max(m, n), 3), np.float32)
+    if m == n or 1 in (m, n):
+        weft.build(parse(BROADCAST))(a, b, made)
+        assert (made == 2).all()
+    else:
+        assert outcome(BROADCAST, a, b, made) == "refused"
+
+
+def test_sizes_that_do_not_fit_where_nothing_is_read_are_no_fault() -> None:
+    text = """
+func f(A: float32[m], F: int32[1], C: float32[n]):
+    for i in range(n):
+        C[i] = select(0i32 < F[0], A[i], 1.0)
+"""
+    assert checked(text)[0].startswith("if n - 1 < m:")
+    short, out = np.zeros(2, np.float32), np.zeros(3, np.float32)
+    assert outcome(text, short, np.zeros(1, np.int32), out) == "ran" and (out == 1).all()
+    assert outcome(text, short, np.ones(1, np.int32), out) == "refused"

@@ -192,3 +192,38 @@ func f(A: float32[49], C: float32[49], D: float32[49]):
                 D[o*2 + i] = A[o*2 + i]
 """)
     assert sum(isinstance(s, Store) for s in walk_stmts(after.body)) == 2
+
+
+def test_a_tail_along_an_open_size_is_a_loop():
+    text = """
+func f(A: float32[n], C: float32[4]):
+    for o in range((n + 3) // 4):
+        for i in range(4) unrolled:
+            for j in range(4) unrolled:
+                if o * 4 + i < n:
+                    C[j] = C[j] + A[o * 4 + i]
+"""
+    _, done = both(text)
+    loops = [s for s in walk_stmts(done.body) if isinstance(s, For) and s.var.name.startswith("i")]
+    assert [loop.kind for loop in loops] == ["unrolled", "serial"]
+    assert not any(isinstance(s, If) for s in walk_stmts(done.body))
+    for size in (0, 1, 3, 4, 5, 11):
+        values, result = np.arange(size, dtype=np.float32), np.zeros(4, np.float32)
+        interpret(done, values, result)
+        assert (result == values.sum()).all()
+
+
+def test_a_tail_of_registers_is_written_out():
+    text = """
+func f(A: float32[n], C: float32[n]):
+    for o in range((n + 3) // 4):
+        allocate B: float32[4] local:
+            for i in range(4) unrolled:
+                if o * 4 + i < n:
+                    B[i] = A[o * 4 + i]
+            for j in range(4) unrolled:
+                if o * 4 + j < n:
+                    C[o * 4 + j] = B[j]
+"""
+    _, done = both(text)
+    assert all(s.kind == "unrolled" for s in walk_stmts(done.body) if isinstance(s, For) and s.var.name[0] in "ij")

@@ -150,3 +150,37 @@ def test_the_planner_notes_tiles():
         d = np.full((n, 8), np.nan, "f4")
         f(a, b, d)
         assert (d == 6).all()
+
+
+COLUMNS = """
+func f(A: float32[n], C: float32[n]):
+    for o in range((n + 7) // 8) @{"whole_tiles": 8}:
+        allocate B: float32[8] local:
+            for x in range(2):
+                for y in range(4):
+                    B[x * 4 + y] = select(o * 8 + x * 4 + y < n, A[o * 8 + x * 4 + y], 0.0) * 2.0
+            for u in range(4):
+                for v in range(2):
+                    if o * 8 + u * 2 + v < n:
+                        C[o * 8 + u * 2 + v] = B[u * 2 + v]
+"""
+
+
+def test_elements_of_two_loops():
+    func = parse_func(COLUMNS)
+    made = shift_tiles(func)
+    whole = repr(made)[: repr(made).index("else:")]
+    assert "let o_start = min(o*8, n - 8)" in whole and "select" not in whole and "< n" not in whole
+    for size in (1, 7, 8, 9, 13, 16):
+        x, out = np.arange(size, dtype="f4"), np.full(size, np.nan, "f4")
+        interpret(made, x, out, check=False)
+        np.testing.assert_array_equal(out, x * 2)
+
+
+@pytest.mark.parametrize("was, now", [("B[x * 4 + y] =", "B[y * 2 + x] ="), ("B[u * 2 + v]", "B[v * 4 + u]")])
+def test_elements_in_anothers_place_stay(was, now):
+    assert "_start" not in repr(shift_tiles(parse_func(COLUMNS.replace(was, now))))
+
+
+def test_elements_that_read_others_stay():
+    assert "_start" not in repr(shift_tiles(parse_func(COLUMNS.replace("A[o * 8 + x * 4 + y]", "A[o * 8 + x + y]"))))

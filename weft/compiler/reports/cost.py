@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from weft.compiler.kernels.program import build_program
 from weft.compiler.lowering.items import Launch
+from weft.compiler.sizes.open_sizes import unread_in
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import (
     Add,
@@ -61,7 +62,8 @@ def kernel_cost(launch: Launch, constants: Mapping[Value, Array], sizes: Mapping
 
     The program is built anew, as it was before any schedule or layout.
     """
-    program = build_program(launch.nodes, launch.writes, constants, "counted", sizes=sizes or ())
+    known = {**constants, **unread_in(launch.nodes)}
+    program = build_program(launch.nodes, launch.writes, known, "counted", sizes=sizes or ())
     plain = program.schedule.func
     plain = _with_numbers(plain, [program.sizes[var.name] for var in plain.size_vars], sizes)
     counted, products = 0, Counter[str]()

@@ -145,13 +145,19 @@ def is_unread(value: Value | None) -> bool:
     return isinstance(value, _Unread)
 
 
+def unread_in(nodes: Iterable[Node]) -> dict[Value, Any]:
+    """What stands for operands of nodes that were taken away: the least number that there is."""
+    found = [v for node in nodes for v in node.inputs if isinstance(v, _Unread)]
+    return {v: np.full(v.tensor.static, np.iinfo(v.tensor.numpy).min, v.tensor.numpy) for v in found}
+
+
 def settle_shapes(graph: Graph) -> Graph:
     """The graph without the arithmetic of shapes that inference has followed.
 
         %s = Concat(Gather(Shape(%x), 0), [12, 64])         (gone)
         %y = Reshape(%x, %s) : float32[n, 12, 64]     ->    %y = Reshape(%x, %unread) : float32[n, 12, 64]
 
-    What nothing reads is the least number that there is: as a size it would be refused.
+    What nothing reads would be refused as a size.
     """
     sizes = set(graph.symbols.values())
     constants = dict(graph.constants)
@@ -177,6 +183,7 @@ def _without_operands(node: Node, constants: dict[Value, Any]) -> Node:
         if value is not None and value not in constants:
             kind = value.type
             if isinstance(kind, TensorType) and kind.is_static and kind.numpy.kind == "i":
-                inputs[at] = made = _Unread(f"{value.name}_unread", kind)
-                constants[made] = np.full(kind.static, np.iinfo(kind.numpy).min, kind.numpy)
-    return node.replace(inputs=inputs) if inputs != list(node.inputs) else node
+                inputs[at] = _Unread(f"{value.name}_unread", kind)
+    made = node.replace(inputs=inputs) if inputs != list(node.inputs) else node
+    constants.update(unread_in([made]))
+    return made

@@ -12,6 +12,13 @@ refused by name.
 
 A report is made as far out as it can be: before the loops that it does not depend on, where nothing inside writes what
 it reads, so that a row that is gathered is tested once and not for each of its elements.
+
+What an access asks of open sizes alone is tested once, before everything ("guarded"): only where it does not hold does
+a plain copy of the program run, whose accesses are clamped and reported one by one.
+
+    for i in range(max(m, n)):                      if n == 1 or max(m, n) <= n: the loop as it was
+        C[i] = A[i] + B[select(n == 1, 0, i)]  ->   else: for i_1 in range(max(m, n)): report_if(…); C[i_1] = …
+
 `annotations["bounds"]` counts what was found; {"check_indices": False} leaves data indices as they are ("unchecked").
 """
 
@@ -21,13 +28,14 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from weft.core.dtypes import BOOL, INT32
+from weft.core.dtypes import BOOL, INDEX, INT32
 from weft.core.errors import BoundsError
 from weft.expr.bounds import Ranges, interval
 from weft.expr.intervals import Interval
 from weft.expr.intrinsics import REPORT
 from weft.expr.linear import Poly, add_scaled
 from weft.expr.nodes import (
+    TRUE,
     Address,
     And,
     Buffer,
@@ -50,6 +58,7 @@ from weft.expr.nodes import (
     less_equal,
     logical_and,
     logical_not,
+    logical_or,
     maximum,
     minimum,
     select,
@@ -58,9 +67,11 @@ from weft.expr.nodes import (
 from weft.expr.proof import Prover
 from weft.expr.structural import structural_equal
 from weft.expr.trial import tried_interval
-from weft.expr.visit import children, free_vars, map_all, substitute
+from weft.expr.visit import children, free_vars, map_all, substitute, walk
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import (
+    Copier,
+    Names,
     assuming,
     buffers_read,
     buffers_written,
@@ -83,7 +94,15 @@ KINDS = ("proven", "guarded", "flagged", "unchecked")
 
 def check_bounds(func: Func) -> Func:
     """The program with every access inside its buffer."""
-    return _Checker(func).checked(func)
+    checker = _Checker(func, demands=[])
+    checked = checker.checked(func)
+    if not checker.demands:
+        return checked
+    plain = _Checker(func)
+    slow = plain.checked(func.replace(body=_Plain(Names(func)).stmt(func.body)))
+    counts = {**checker.counts, "flagged": checker.counts["flagged"] + plain.counts["flagged"]}
+    body = If(_all(checker.demands), checked.body, slow.body)
+    return checked.replace(body=body, annotations={**checked.annotations, "bounds": counts})
 
 
 def check_bounds_on_device(func: Func) -> Func:
@@ -151,13 +170,22 @@ class _Report:
         return _Report(logical_and(condition, self.condition))
 
 
+class _Plain(Copier):
+    """A copy that runs one iteration after another."""
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop as it is read."""
+        return super().visit_For(s.replace(kind="serial", annotations={"partition": False}))
+
+
 class _Checker(Mutator):
     """`ranges` is what is known at the place of the walk; `loops` the part of it that no test told."""
 
-    def __init__(self, func: Func, place: tuple[Expr, ...] = ()) -> None:
-        """`place` is where to report, for a target that has no other way."""
-        self.func_name, self.place = func.name, place
+    def __init__(self, func: Func, place: tuple[Expr, ...] = (), demands: list[Expr] | None = None) -> None:
+        """`place` is where to report, for a target that has no other way; `demands` takes what sizes must fulfil."""
+        self.func_name, self.place, self.demands = func.name, place, demands
         self.ranges = self.loops = known_of(func, _values(func))
+        self.sizes = {var for var in self.ranges if var.dtype is INDEX and not self.ranges.knowledge().is_data(var)}
         self.path: list[Expr] = []
         self.pending: list[_Report] = []
         self.wanted = func.annotations.get("check_indices") is not False
@@ -373,6 +401,13 @@ class _Checker(Mutator):
     def _unproven(self, buffer: Buffer, indices: Sequence[Expr], what: str) -> list[tuple[Expr, Expr]]:
         """The indices that are not known to lie in their dimensions, with the sizes; they are reported."""
         found = self._outside(buffer, indices)
+        if found and self.demands is not None:
+            asked = [self._demand(self.ranges, *pair) for pair in found]
+            for demand in asked:
+                if demand is not None and not any(structural_equal(demand, other) for other in self.demands):
+                    self.demands.append(demand)
+            found = [pair for pair, demand in zip(found, asked) if demand is None]
+            self.counts["guarded"] += not found
         if not found:
             return []
         if not self.wanted:
@@ -401,6 +436,36 @@ class _Checker(Mutator):
         if not found:
             self.counts["proven"] += 1
         return found
+
+    def _demand(self, ranges: Ranges, index: Expr, size: Expr) -> Expr | None:
+        """What must hold of sizes for an index to lie in a dimension; None where it is not a matter of sizes."""
+        if isinstance(index, Select) and self._is_of_sizes(index.condition):
+            opposite = logical_not(index.condition)
+            demands: list[Expr] = []
+            for known, other, arm in (
+                (index.condition, opposite, index.then),
+                (opposite, index.condition, index.otherwise),
+            ):
+                inside = ranges.with_condition(known)
+                demand = TRUE if _proven(inside, arm, size) else self._demand(inside, arm, size)
+                if demand is None:
+                    return None
+                demands += [] if is_true(demand) else [logical_or(other, demand)]
+            return _all(demands)
+        prover = ranges.knowledge()
+        poly = prover.poly(index)
+        if index.dtype is not INDEX or not prover.nonneg(poly):
+            return None
+        ends = [add_scaled(poly, prover.difference(fact), 1) for fact in ranges.facts]
+        ends += filter(None, [prover.bound_without(poly, {*ranges} - self.sizes, True)])
+        for end in map(prover.build, ends):
+            demand = less(end, size)
+            if self._is_of_sizes(demand) and _proven(ranges.with_condition(demand), index, size):
+                return demand
+        return None
+
+    def _is_of_sizes(self, e: Expr) -> bool:
+        return not walk(e, Load, Call) and all(var in self.sizes for var in free_vars(e))
 
     def _never(self, index: Expr, size: Expr) -> bool:
         """Whether an index lies outside whatever happens."""

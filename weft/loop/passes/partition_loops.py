@@ -46,7 +46,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import free_vars, walk
+from weft.expr.visit import free_vars, uses_any, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import (
     Copier,
@@ -65,7 +65,7 @@ from weft.loop.passes.support import (
     rename_repeated,
     size_of,
 )
-from weft.loop.visit import Mutator, child_exprs, rebuild_stmt, walk_stmts
+from weft.loop.visit import Mutator, child_exprs, rebuild_stmt, walk_exprs, walk_stmts
 
 
 def partition_loops(func: Func) -> Func:
@@ -198,6 +198,8 @@ class _Partitioner(Mutator):
 
     def visit_For(self, s: For) -> Stmt:
         pieces = None
+        if self.edge and s.kind == "unrolled" and self._ends_open(s):
+            s = s.replace(kind="serial")
         if s.kind != "thread" and s.annotations.get("partition") is not False and not is_written(s.extent, s.body):
             pieces = self._pieces(s)
         return self._inside(s) if pieces is None else pieces
@@ -214,6 +216,16 @@ class _Partitioner(Mutator):
         if is_empty(body):
             return Seq(())
         return loop if body is loop.body else loop.replace(body=body)
+
+    def _ends_open(self, loop: For) -> bool:
+        """Whether a loop of a tail ends where an open size does: it is shorter as a loop than written out with a test
+        for each copy. Not so where its elements are registers."""
+        own = [e.indices for e in walk_exprs(loop.body, Load) if isinstance(e, Load) and e.buffer.scope == "local"]
+        own += [s.indices for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer.scope == "local"]
+        if any(uses_any(index, {loop.var}) for indices in own for index in indices):
+            return False
+        upper = self._bounds_of(loop)[1]
+        return bool(upper) and all(each.exact and int_value(each.value) is None for each in upper)
 
     # ------------------------------------------------------------------------------------ where the tests hold
 

@@ -27,12 +27,14 @@ from weft.expr.nodes import (
     Max,
     Min,
     Mul,
+    Select,
     Var,
     ceildiv,
     index_expr,
     int_value,
     less_equal,
     mul,
+    select,
     sub,
 )
 from weft.expr.nodes import minimum as least
@@ -88,8 +90,8 @@ class _Shift(Mutator):
     def __init__(self, loop: For, tile: int, start: Var) -> None:
         self.loop, self.tile, self.start = loop, tile, start
         self.inner = {s.var: int_value(s.extent) for s in walk_stmts(loop.body) if isinstance(s, For)}
-        self.elements: set[Expr] = set()
-        """The loops over the elements of a tile."""
+        self.elements: dict[Expr, dict[Expr, int]] = {}
+        """The loops over the elements of a tile, each with what an element is: i, or o * 4 + i."""
         self.places: set[tuple[Buffer, int]] = set()
         """The axes of a tile's own memory along which its elements lie."""
         ends = [self.limit(e.b, e.a) for e in walk_exprs(loop.body, LT) if isinstance(e, LT)]
@@ -103,11 +105,17 @@ class _Shift(Mutator):
         if form.terms.get(self.loop.var) != self.tile or uses_any(high, {self.loop.var, *self.inner}):
             return None
         rest = form.without(self.loop.var)
-        inside = [isinstance(v, Var) and n == 1 and self.inner.get(v) or 0 for v, n in rest.terms.items()]
-        if rest.constant or len(inside) != 1 or not 0 < inside[0] <= self.tile:
-            return None
-        self.elements.update(rest.terms)
-        return simplify(high)
+        return simplify(high) if not rest.constant and self.is_element(rest.terms) else None
+
+    def is_element(self, terms: dict[Expr, int]) -> bool:
+        """Whether a sum of loops is an element of a tile; those are then loops over elements."""
+        ends = [isinstance(v, Var) and n > 0 and n * ((self.inner.get(v) or 0) - 1) for v, n in terms.items()]
+        if not ends or any(end is False or end < 0 for end in ends) or not 0 <= sum(ends) < self.tile:
+            return False
+        if any(self.elements.get(v, terms) != terms for v in terms):
+            return False
+        self.elements.update(dict.fromkeys(terms, terms))
+        return True
 
     def find_places(self, body: Stmt) -> bool:
         """Finds the axes of a tile's own memory along which its elements lie, and the loops along those; False where
@@ -117,14 +125,19 @@ class _Shift(Mutator):
         used: list[Load | Store] = [e for e in walk_exprs(body, Load) if isinstance(e, Load) and e.buffer in own]
         used += [s for s in stores if s.buffer in own]
         while True:
-            found = {(one.buffer, at) for one in used for at, e in enumerate(one.indices) if e in self.elements}
-            along = {one.indices[at] for one in used for buffer, at in found if one.buffer is buffer}
-            if along <= self.elements:
-                self.places = found
+            known = len(self.elements)
+            self.places = {
+                (one.buffer, at)
+                for one in used
+                for at, e in enumerate(one.indices)
+                if any(v in self.elements for v in linear(e).terms)
+            }
+            for one in used:
+                for form in [linear(e) for at, e in enumerate(one.indices) if (one.buffer, at) in self.places]:
+                    if form.constant or not self.is_element(form.terms):
+                        return False
+            if len(self.elements) == known:
                 return True
-            if not all(isinstance(e, Var) and 0 < (self.inner.get(e) or 0) <= self.tile for e in along):
-                return False
-            self.elements |= along
 
     def is_of_elements(self, s: Stmt) -> bool:
         """Whether what a statement says itself follows from elements of the tile, not from which tile it is."""
@@ -146,9 +159,11 @@ class _Shift(Mutator):
         if e.dtype is not INDEX or isinstance(e, (Min, Max)):
             return all(map(self._follows, children(e)))
         terms = linear(e).terms
-        factors = [n for v, n in terms.items() if v in self.elements]
+        step, first = terms.get(self.start, 0), next((v for v in terms if v in self.elements), None)
+        whole = {} if first is None else {v: n * step for v, n in self.elements[first].items()}
         others = [v for v in terms if v is not self.start and v not in self.elements]
-        return factors == [terms.get(self.start)] and not any(uses_any(v, own) for v in others)
+        inside = {v: n for v, n in terms.items() if v in self.elements}
+        return first is not None and inside == whole and not any(uses_any(v, own) for v in others)
 
     def is_end(self, high: Expr, low: Expr, less: int) -> bool:
         """Whether `high` is so much less than the end, and `low` an element of a tile."""
@@ -170,6 +185,10 @@ class _Shift(Mutator):
         if e.a is self.loop.var and factor is not None and factor % self.tile == 0:
             return mul(self.start, index_expr(factor // self.tile))
         return self.generic(e)
+
+    def visit_Select(self, e: Select) -> Expr:
+        """What is read before the end, where that is everywhere."""
+        return select(self.expr(e.condition), self.expr(e.then), self.expr(e.otherwise))
 
     def visit_If(self, s: If) -> Stmt:
         """A test that always holds is none."""

@@ -25,6 +25,7 @@ from weft.expr.nodes import (
     add,
     ceildiv,
     const,
+    floordiv,
     index_expr,
     is_true,
     less,
@@ -143,11 +144,10 @@ def overrun(func: Func, block: str, axis: int, tile: int = 0) -> Result:
             raise ScheduleError("overrun", place, f"an index of {load.buffer.name} may be one that nobody has written")
         if load.buffer in inner and any(uses_any(index, {old.var}) for index in load.indices):
             larger[load.buffer] = _reached(func, larger.get(load.buffer, load.buffer), load, axes, place)
-    if any(loop.kind == "vectorized" and uses_any(binding, {loop.var}) for loop in loops):
-        if any(load.buffer not in inner and any(uses_any(i, {old.var}) for i in load.indices) for load in loads):
-            raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
-    last: dict[Var, Expr] = {old.var: minimum(old.var, sub(old.extent, index_expr(1)))}
-    made = Store(body.buffer, body.indices, _Again(last, {body.buffer, *inner}).expr(body.value))
+    again = _Again(old, {body.buffer, *inner}, ranges.with_loop(old.var, extent))
+    made = Store(body.buffer, body.indices, again.expr(body.value))
+    if again.read and any(loop.kind == "vectorized" and uses_any(binding, {loop.var}) for loop in loops):
+        raise ScheduleError("overrun", place, "its neighbours are lanes, which would read one by one")
     new = rebody(found, made, found.init).replace(axes=axes, predicate=logical_and(*tests) if tests else TRUE)
     changed = replace_last(func, path, new)
     changed = changed.replace(
@@ -158,9 +158,15 @@ def overrun(func: Func, block: str, axis: int, tile: int = 0) -> Result:
 
 
 def _ends_axis(test: Expr, binding: Expr, extent: Expr, ranges: Ranges) -> bool:
-    if type(test) is not LT or not structural_equal(test.b, extent):
+    """Whether a test says that an axis ends: i < n, or of blocks i // 4 < n // 4 where they are whole."""
+    if type(test) is not LT:
         return False
-    return structural_equal(simplify(test.a, ranges), simplify(binding, ranges))
+    blocks = [index_expr(1), *([extent.b] if type(extent) is Mul and type(extent.b) is Const else [])]
+    return any(
+        structural_equal(simplify(mul(test.b, block), ranges), simplify(extent, ranges))
+        and structural_equal(simplify(test.a, ranges), simplify(floordiv(binding, block), ranges))
+        for block in blocks
+    )
 
 
 def _reached(func: Func, buffer: Buffer, load: Load, axes: Sequence[Axis], place: str) -> Buffer:
@@ -180,14 +186,23 @@ def _reached(func: Func, buffer: Buffer, load: Load, axes: Sequence[Axis], place
 
 
 class _Again(Mutator):
-    """Loads of parameters take a place that is there."""
+    """Loads of parameters take a place that is there; `read` says whether there were any that did not."""
 
-    def __init__(self, places: dict[Var, Expr], own: Collection[Buffer]) -> None:
-        self.places, self.own = places, own
+    def __init__(self, axis: Axis, own: Collection[Buffer], ranges: Ranges) -> None:
+        self.axis, self.own, self.ranges, self.read = axis, own, ranges, False
+        self.last: dict[Var, Expr] = {axis.var: minimum(axis.var, sub(axis.extent, index_expr(1)))}
 
     def visit_Load(self, e: Load) -> Expr:
         """A load."""
-        return e if e.buffer in self.own else Load(e.buffer, [substitute(index, self.places) for index in e.indices])
+        if e.buffer in self.own or not any(uses_any(index, {self.axis.var}) for index in e.indices):
+            return e
+        self.read = True
+        return Load(e.buffer, [substitute(index, self.last) for index in e.indices])
+
+    def visit_Select(self, e: Select) -> Expr:
+        """A choice: what is read only before the end is there."""
+        inside = prove(less(self.axis.var, self.axis.extent), self.ranges.with_condition(e.condition))
+        return Select(self.expr(e.condition), e.then if inside else self.expr(e.then), self.expr(e.otherwise))
 
 
 def _axis_of(func: Func, block: Block, loop: str, place: str) -> Axis:
