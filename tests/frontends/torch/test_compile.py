@@ -1,6 +1,7 @@
 """weft.compile of PyTorch models: structures, sharing, sizes that vary, state, files, and errors that help."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -318,3 +319,12 @@ def test_a_model_without_inputs_gives_tensors():
 
     ones, numbers = weft.compile(Nothing(), ())()
     assert torch.equal(ones, torch.ones(3)) and torch.equal(numbers, torch.arange(2))
+
+
+def test_models_come_in_from_several_threads():
+    def one(width):
+        model, x = torch.nn.Sequential(torch.nn.Linear(width, 3), torch.nn.ReLU()), torch.ones(2, width)
+        return [value.type.shape for value in load(model, (x,)).graph.inputs]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(one, range(1, 9))) == [[(2, width)] for width in range(1, 9)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 import traceback
 import warnings
 from collections.abc import Collection, Mapping
@@ -30,17 +31,21 @@ from weft.frontends.torch.linear_algebra import DECOMPOSITIONS
 from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
 from weft.graph.opspec import find_operator
 
+_one_at_a_time = threading.Lock()
+"""torch traces by state of the whole process: exports in two threads fail, or leave it broken for later ones."""
+
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
     """Imports a module (with example inputs), an ExportedProgram, or the path of a .pt2 file."""
-    program = exported(model, inputs, dynamic_shapes)
-    try:
-        return _imported(program, frozenset())
-    except Refused as refused:
-        again = refused.operators & {name_of(op) for op in _known_decompositions()}
-        if not again:
-            raise
-        return _imported(program, frozenset(again))
+    with _one_at_a_time:
+        program = exported(model, inputs, dynamic_shapes)
+        try:
+            return _imported(program, frozenset())
+        except Refused as refused:
+            again = refused.operators & {name_of(op) for op in _known_decompositions()}
+            if not again:
+                raise
+            return _imported(program, frozenset(again))
 
 
 def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
