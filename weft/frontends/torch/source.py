@@ -10,12 +10,13 @@ decomposed into core ATen. An operator whose converter refuses a use is decompos
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
 import traceback
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +38,7 @@ _one_at_a_time = threading.Lock()
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
     """Imports a module (with example inputs), an ExportedProgram, or the path of a .pt2 file."""
-    with _one_at_a_time:
+    with _one_at_a_time, _states_of_lstms():
         program = exported(model, inputs, dynamic_shapes)
         try:
             return _imported(program, frozenset())
@@ -46,6 +47,23 @@ def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported
             if not again:
                 raise
             return _imported(program, frozenset(again))
+
+
+@contextlib.contextmanager
+def _states_of_lstms() -> Iterator[None]:
+    """The shapes of an LSTM's last states, of which some releases of torch (2.11) say an axis too many."""
+    place = torch._decomp.decompositions
+    layer = place.one_layer_lstm
+
+    def without(*args: Any, **given: Any) -> tuple[Any, tuple[Any, ...]]:
+        made, states = layer(*args, **given)
+        return made, tuple(one.squeeze(0) if one.dim() == 3 else one for one in states)
+
+    place.one_layer_lstm = without
+    try:
+        yield
+    finally:
+        place.one_layer_lstm = layer
 
 
 def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:
