@@ -207,6 +207,14 @@ def test_a_module_file_holds_the_kernels(tmp_path):
     np.testing.assert_array_equal(loaded(loaded.to_device(arrays[0])).numpy(), module(*arrays))
 
 
+def test_a_module_is_saved_before_its_first_call(tmp_path):
+    graph = mlp(Var("batch"))
+    module = on_opencl(graph)
+    module.save(tmp_path / "m.weft")  # without code: the sizes are open
+    x = np.ones((3, 20), np.float32)
+    np.testing.assert_array_equal(weft.load(tmp_path / "m.weft")(x), module(x))
+
+
 def test_profile_has_every_kernel():
     module = on_opencl(convnet())
     found = module.profile(seconds=0.02)

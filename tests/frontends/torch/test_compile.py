@@ -1,6 +1,7 @@
 """weft.compile of PyTorch models: structures, sharing, sizes that vary, state, files, and errors that help."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -318,3 +319,29 @@ def test_a_model_without_inputs_gives_tensors():
 
     ones, numbers = weft.compile(Nothing(), ())()
     assert torch.equal(ones, torch.ones(3)) and torch.equal(numbers, torch.arange(2))
+
+
+def test_models_come_in_from_several_threads():
+    def one(width):
+        model, x = torch.nn.Sequential(torch.nn.Linear(width, 3), torch.nn.ReLU()), torch.ones(2, width)
+        return [value.type.shape for value in load(model, (x,)).graph.inputs]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(one, range(1, 9))) == [[(2, width)] for width in range(1, 9)]
+
+
+def test_the_states_of_an_lstm_have_the_shape_that_they_have(monkeypatch):
+    place = torch._decomp.decompositions
+    layer = place.one_layer_lstm
+
+    def with_an_axis_more(*args, **given):  # as torch 2.11 has it for more than one sequence
+        made, states = layer(*args, **given)
+        return made, tuple(one.unsqueeze(0) if one.shape[0] > 1 else one for one in states)
+
+    monkeypatch.setattr(place, "one_layer_lstm", with_an_axis_more)
+    monkeypatch.setattr(place, "select_one_layer_lstm_function", lambda *_: place.one_layer_lstm)
+    for batch in (1, 3):
+        graph = load(torch.nn.LSTM(4, 5, 2, bidirectional=True), (torch.zeros(6, batch, 4),)).graph
+        assert [value.type.shape for value in graph.outputs] == [(6, batch, 10), (4, batch, 5), (4, batch, 5)]
+        assert "LSTM" in {node.op for node in graph.nodes}
+    assert place.one_layer_lstm is with_an_axis_more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -231,7 +232,8 @@ def test_a_constant_mask_that_hides_later_keys_is_causal():
         seen = columns <= rows + later
         added = np.where(seen, 0, -np.inf).astype(np.float32)
         least = np.where(seen, 0, np.finfo(np.float32).min).astype(np.float32)
-        for mask in (seen, added, least, np.stack([[seen]] * 2)):
+        narrow = np.where(seen, 0, ml_dtypes.finfo(ml_dtypes.bfloat16).min).astype(ml_dtypes.bfloat16)
+        for mask in (seen, added, least, narrow, np.stack([[seen]] * 2)):
             graph = masked(mask)
             made = fuse_attention(infer(graph), tight)  # not folded: as a mask that is too large to be a constant
             (node,) = [node for node in made.nodes if node.op == NAME]

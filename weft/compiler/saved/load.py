@@ -66,8 +66,8 @@ def _taken(value: Value, item: Any) -> Type | None:
 
 def _machine(part: Mapping[str, Any], path: Path) -> Target:
     """This machine, if the code was made for it or for one that can do less."""
-    made = part["target"]
-    if any(form["device"] is not None for form in part["forms"]):
+    made, forms = part["target"], part["forms"]
+    if any(form["device"] is not None for form in forms) or (not forms and find_target(made["name"]).on_device):
         return _same_device(made, path)
     host = find_target("native")
     wanted = {f for f in part["features"] if not f.startswith("-")}

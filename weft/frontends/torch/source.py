@@ -12,12 +12,14 @@ tensors that are changed in place are seen by nobody else, the model is taken as
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 import os
+import threading
 import traceback
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,24 +42,44 @@ _NEW = frozenset(
 )
 """Operators whose result is in memory of its own, whatever they are given. Of others not even the schema tells: a
 dropout that is off gives what it was given."""
+_one_at_a_time = threading.Lock()
+"""torch traces by state of the whole process: exports in two threads fail, or leave it broken for later ones."""
 
 
 def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported:
     """Imports a module (with example inputs), an ExportedProgram, or the path of a .pt2 file."""
-    program = exported(model, inputs, dynamic_shapes)
-    changed = as_exported(program)
-    if changed is not None:
+    with _one_at_a_time, _states_of_lstms():
+        program = exported(model, inputs, dynamic_shapes)
+        changed = as_exported(program)
+        if changed is not None:
+            try:
+                return _graph_of(program, guards_of(program), CONVERTERS, changed)
+            except Refused:
+                pass  # some converter: what torch makes of the operator may be taken
         try:
-            return _graph_of(program, guards_of(program), CONVERTERS, changed)
-        except Refused:
-            pass  # some converter: what torch makes of the operator may be taken
+            return _imported(program, frozenset())
+        except Refused as refused:
+            again = refused.operators & {name_of(op) for op in _known_decompositions()}
+            if not again:
+                raise
+            return _imported(program, frozenset(again))
+
+
+@contextlib.contextmanager
+def _states_of_lstms() -> Iterator[None]:
+    """The shapes of an LSTM's last states, of which some releases of torch (2.11) say an axis too many."""
+    place = torch._decomp.decompositions
+    layer = place.one_layer_lstm
+
+    def without(*args: Any, **given: Any) -> tuple[Any, tuple[Any, ...]]:
+        made, states = layer(*args, **given)
+        return made, tuple(one.squeeze(0) if one.dim() == 3 else one for one in states)
+
+    place.one_layer_lstm = without
     try:
-        return _imported(program, frozenset())
-    except Refused as refused:
-        again = refused.operators & {name_of(op) for op in _known_decompositions()}
-        if not again:
-            raise
-        return _imported(program, frozenset(again))
+        yield
+    finally:
+        place.one_layer_lstm = layer
 
 
 def exported(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Any:

@@ -99,8 +99,8 @@ def form_key(row: Mapping[str, Any]) -> Any:
 def choose_part(file: ModuleFile) -> Mapping[str, Any]:
     """The part of a file that suits this machine best; a ModuleFileError that names the machines where none does."""
     parts: list[Mapping[str, Any]] = file.manifest["parts"]
-    if any(map(_on_device, parts)):
-        return parts[0]  # a device is looked for by the compiler
+    if any(map(_on_device, parts)) or not any(part["forms"] for part in parts):
+        return parts[0]  # a device is looked for by the compiler, and a model without code is compiled there
     lacking = [_lacking(part) for part in parts]
     fitting = [part for part, missing in zip(parts, lacking) if missing == []]
     if fitting:
