@@ -115,7 +115,7 @@ class Tuning:
     started: float = field(default_factory=time.monotonic)
     stage: str = "looking at the model"
     model_seconds: float = 1.0
-    """What compiling and measuring the whole model took the first time."""
+    """What compiling and measuring the whole model took: at first, or less, with what is in the cache by then."""
     verdict: Verdict | None = None
     kept: dict[str, tuple[Trace, float]] = field(default_factory=dict)
     _benches: dict[str, Bench | WeftError] = field(default_factory=dict, repr=False)
@@ -154,7 +154,8 @@ class Tuning:
             seconds = self.launch_seconds(chosen) if self.target.on_device else []
             lowered = lower_graph(graph, self.target, lambda rest: None)
             seconds = self.launch_seconds(chosen) if lowered.kernels and not seconds else seconds
-        self.model_seconds = time.monotonic() - begin
+        taken = time.monotonic() - begin
+        self.model_seconds = min(self.model_seconds, taken) if self.tasks else taken
         self.tasks = tasks_of(graph, lowered, self.target, seconds)
         if not self.tasks:
             raise TuneError(f"{self.name} has no kernels of fixed sizes: there is nothing to tune")
