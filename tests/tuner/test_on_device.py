@@ -10,12 +10,14 @@ import pytest
 from tests.compiler.device.fake_cuda import FakeDriver
 from tests.compiler.graphs import mlp
 from weft.core.knobs import knobs
+from weft.plan.overrides import Records
+from weft.schedule.trace import Trace
 from weft.targets.cuda import device as cuda_device
 from weft.targets.cuda import driver, nvrtc
 from weft.targets.cuda.parse import of_architecture
 from weft.tuner import settings
 from weft.tuner.database import Database
-from weft.tuner.model import make_tuning
+from weft.tuner.model import Verdict, make_tuning
 
 needs_nvrtc = pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
 
@@ -105,3 +107,20 @@ def test_points_are_taken_of_the_program_that_is_built(target, tmp_path):
         region, _ = search.space.region_of(search.space.default)
         again = search.bench.build(region, search.space.point(search.space.default)[1])
         assert again.program.source == search.bench.planned.program.source
+
+
+@needs_nvrtc
+def test_what_saves_least_is_left_out_where_the_model_is_not_faster(target, tmp_path):
+    with Database(tmp_path / "records.sqlite") as database:
+        made = make_tuning(mlp(), "10m", target, None, None, database, model="analytic")
+        sizes = []
+
+        def measure(before, after):
+            sizes.append(len(after.traces) - len(before.traces))
+            return Verdict(2.0, 1.0, 2.0) if sizes[-1] < 2 else Verdict(1.0, 1.1, 0.9)
+
+        made.measure, made.searches = measure, {}
+        for count, kept, asked in ((5, 1, [5, 2, 1]), (1, 1, [1]), (0, 0, [])):
+            made._mix = lambda in_use, best, count=count: {str(at): (Trace([]), 1.1) for at in range(count)}
+            sizes.clear()
+            assert [*made._faster(Records())] == [str(at) for at in range(kept)] and sizes == asked

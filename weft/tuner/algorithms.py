@@ -81,6 +81,7 @@ def choose_algorithms(tuning: Tuning, observe: Callable[[Any, Any], None]) -> No
             tried, begun = {**labels, **dict.fromkeys(names, label)}, tuning.left
             found = tuning.measure(with_labels(in_use, graph, labels), with_labels(in_use, graph, tried))
             lasts = begun - tuning.left
+            tuning.model_seconds = min(tuning.model_seconds, lasts)
             tuning.algorithms.append((f"{label} for {kind}", names, found.ratio if not found.problem else 0.0))
             is_faster, loser = found.is_faster and found.ratio >= LEAST_GAIN, tried
             if has_schedules and tuning.target.on_device and not is_faster:  # which the other has not

@@ -115,7 +115,7 @@ class Tuning:
     started: float = field(default_factory=time.monotonic)
     stage: str = "looking at the model"
     model_seconds: float = 1.0
-    """What compiling and measuring the whole model took the first time."""
+    """What compiling and measuring the whole model took: at first, or less, with what is in the cache by then."""
     verdict: Verdict | None = None
     kept: dict[str, tuple[Trace, float]] = field(default_factory=dict)
     _benches: dict[str, Bench | WeftError] = field(default_factory=dict, repr=False)
@@ -154,7 +154,8 @@ class Tuning:
             seconds = self.launch_seconds(chosen) if self.target.on_device else []
             lowered = lower_graph(graph, self.target, lambda rest: None)
             seconds = self.launch_seconds(chosen) if lowered.kernels and not seconds else seconds
-        self.model_seconds = time.monotonic() - begin
+        taken = time.monotonic() - begin
+        self.model_seconds = min(self.model_seconds, taken) if self.tasks else taken
         self.tasks = tasks_of(graph, lowered, self.target, seconds)
         if not self.tasks:
             raise TuneError(f"{self.name} has no kernels of fixed sizes: there is nothing to tune")
@@ -368,8 +369,12 @@ class Tuning:
         best = {key: best[key] for key in dict.fromkeys(order) if best.get(key)}
         formed = self._formed(in_use)
         mixed = self._mix(formed, best)
+        while mixed:  # what saves least of it is left out where the model is not faster once it is compiled so
+            self.verdict = self.measure(in_use, _with_traces(formed, mixed))
+            if self.verdict.is_faster or self.verdict.problem or self.left < self.model_seconds:
+                return mixed
+            mixed = dict([*mixed.items()][: len(mixed) // 2])
         if mixed is not None:
-            self.verdict = self.measure(in_use, _with_traces(formed, mixed)) if mixed else self.verdict
             return mixed
         sets = sets_of({key: some[: settings.INSIDE + 1] for key, some in best.items()}, order)
         if not sets:
@@ -388,8 +393,8 @@ class Tuning:
         return found
 
     def _mix(self, in_use: Records, best: Mapping[str, list[tuple[Trace, float]]]) -> Found | None:
-        """On a device: the schedules with which the whole model is fastest, its kernels being changed for theirs; None
-        where that cannot be done."""
+        """On a device: the schedules with which the whole model is fastest, its kernels being changed for theirs, those
+        that save most first; None where that cannot be done."""
         if not isinstance(self.runner, LocalRunner) or not self.target.on_device:
             return None
         made: dict[str, dict[int, str]] = {}
@@ -443,8 +448,10 @@ class Tuning:
 
         run.whole()()  # what kernels read that are not changed is there
         found = descent({key: len(some) for key, some in numbers.items()}, taken)
-        before, after = taken([{}, found], settings.MIX_ROUNDS[1])
-        return before, after, {key: numbers[key][at] for key, at in found.items()}
+        without = [{name: at for name, at in found.items() if name != key} for key in found]
+        before, after, *lost = taken([{}, found, *without], settings.MIX_ROUNDS[1])
+        order = [key for _, key in sorted(zip(lost, found), reverse=True)]
+        return before, after, {key: numbers[key][found[key]] for key in order}
 
     def _asked(self, work: Callable[[], Any]) -> Any:
         """What a function gives in a child: plain data."""
