@@ -92,6 +92,16 @@ def test_products(sizes, turned, point):
     assert len(calls(func, "bulk_copy")) >= 2 and not calls(func, "copy_async")
 
 
+def test_parts_of_one_column_of_tiles():
+    """Which registers hold the sums is known before it runs, though the last band of tiles has fewer rows."""
+    sizes = (190, 64, 288)
+    _, func, *rest = lowered(sizes, True, parts=2)
+    run(func, sizes, True, *rest)
+    program = HOPPER.generate(func)
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, HOPPER.cpu)
+
+
 def test_what_lies_beyond_a_matrix_is_not_fetched():
     """Of 128 rows that begin at row 128 of 130, the last 64 are none of the matrix; nor is a second line of columns."""
     for sizes, turned, point in ((130, 64, 72), True, {"groups_y": 2}), ((64, 136, 72), False, {"width": 128}):

@@ -295,6 +295,7 @@ class _Kernel:
         tile = add(self.block, mul(self.round, index_expr(self.count)))
         each = across * down
         rows, inside = min(max(1, self.wanted[1] // self.down), down), floormod(tile, index_expr(each))
+        rows = 1 if across == 1 else rows  # one tile below the other, whose column is known to be the first
         bands, left = divmod(down, rows)
         whole = index_expr(rows * across)
         within = floormod(inside, whole)
