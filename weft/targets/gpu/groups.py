@@ -30,8 +30,9 @@ def group_rows(target: Target) -> Callable[[int, int, int, tuple[int, ...], int]
     machine = nest.threads_of(target)
 
     def propose(batch: int, channels: int, groups: int, space: tuple[int, ...], element: int) -> int:
-        lanes, whole = machine.vector_bytes // element, batch * channels * math.prod(space) * element
-        alone = max(whole // machine.multiprocessors, whole // (batch * groups))
+        lanes, at_place = machine.vector_bytes // element, channels // groups * element
+        group = math.prod(space) * max(at_place, model.LEAST_LINE_BYTES)
+        alone = max(group, group * batch * groups // machine.multiprocessors)
         if channels % lanes or alone < model.GROUPED_BYTES or space[0] < 2:
             return 0
         wanted = model.GROUPED_THREADS * machine.multiprocessors * lanes // (batch * channels)

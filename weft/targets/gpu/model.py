@@ -112,11 +112,11 @@ ROW_THREADS, LONG_ROW, LONG_ROW_THREADS, LONE_ROW_THREADS = 256, 4096, 512, 1024
 """Threads of a row, at most: of any, of a long one, and of one that has a multiprocessor for itself."""
 ROWS_THREADS = 128
 """Threads of a block of several rows."""
-GROUPED_BYTES, GROUPED_THREADS, GROUPED_PLACES = 16 << 10, 512, 8
-"""Norms of groups whose channels lie together are made in parts where a group, or a multiprocessor's share of them, has
-so many bytes: a block went through about 4 KB of a group in a microsecond (H200: 2 × 320 × 64² 22 µs), and the parts
-take three launches. Parts are as long as leave so many threads for a multiprocessor. Places of a thread that
-normalizes."""
+GROUPED_BYTES, GROUPED_THREADS, GROUPED_PLACES = 48 << 10, 512, 8
+"""Norms of groups whose channels lie together are made in parts where a block for each group would fetch so many bytes,
+or a multiprocessor for its share of them, at least `LEAST_LINE_BYTES` for each place: such a block went through about
+12 KB in a microsecond (H200: 2 × 320 × 64² 22 µs), and parts take two launches more. Parts are as long as leave so many
+threads for a multiprocessor. Places of a thread that normalizes."""
 WARP_VALUES = 64
 """Values of a row that each of the threads in step that share it keeps in registers, at most."""
 ROW_WARPS = 8
