@@ -12,6 +12,9 @@ from weft import te
 from weft.builder import with_arguments
 from weft.compiler.kernels.build import lift_packing
 from weft.expr.nodes import Buffer, int_value
+from weft.graph.interpreter import interpret_graph
+from weft.graph.ir import NUMPY_TYPES
+from weft.models.builder import Builder
 from weft.targets.cpu.families import default_schedule
 from weft.targets.registry import find_target
 
@@ -99,3 +102,20 @@ def test_steps_of_bytes() -> None:
     given = [inputs, weights, made]
     function(*[given[p] if isinstance(p, int) else p.apply(given[p.source]) for p in lifted.parameters], threads=2)
     np.testing.assert_array_equal(made, want)
+
+
+@pytest.mark.parametrize("op, gates", [("RNN", 1), ("GRU", 3)])
+def test_both_directions_of_narrow_numbers_on_tiles(op: str, gates: int) -> None:
+    """Of the weights of the second direction a part is copied that does not begin at 0."""
+    bfloat16, sizes = NUMPY_TYPES["bfloat16"], ((3, 8, 16), (2, gates * 5, 16), (2, gates * 5, 5), (2, 8, 5))
+    b = Builder("both")
+    x, w, r, h = (b.input(name, size, "bfloat16") for name, size in zip("xwrh", sizes))
+    graph = b.finish(b.node(op, x, w, r, None, None, h, hidden_size=5, direction="bidirectional"))
+    given = [(RANDOM.standard_normal(size) / 2).astype(bfloat16) for size in sizes]
+    module = weft.compile(graph, target="x86_64-unknown-linux-gnu,cpu=sapphirerapids,cores=2")
+    (launch,) = module.specializations[0].launches
+    assert "amx_dot" in repr(launch.kernel.scheduled)
+    made = np.zeros((3, 2, 8, 5), bfloat16)
+    weft.interpret(launch.kernel.scheduled, *given, made)
+    wanted = interpret_graph(graph, given)[0].astype(np.float32)
+    np.testing.assert_allclose(made.astype(np.float32), wanted, atol=0.01)

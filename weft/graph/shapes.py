@@ -16,6 +16,9 @@ Shape = tuple[Dim, ...]
 Fail = Callable[[str], Exception]
 _unknown = itertools.count()
 
+FAR = 2**31 - 1
+"""From here on the end of a slice means "to the end" (exporters write the largest 32- or 64-bit number)."""
+
 
 def unknown_dim(what: str = "unknown") -> Var:
     """A dimension that only the run will tell."""

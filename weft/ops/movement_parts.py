@@ -11,7 +11,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.shapes import Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
+from weft.graph.shapes import FAR, Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
 from weft.ops.movement_indices import (
     axis_of,
@@ -214,10 +214,6 @@ def _open_start(c: Use, size: Expr, start: int, step: int) -> Any:
     if step > 0:
         return start if start >= 0 else tidy(te.maximum(size + start, 0))
     return tidy(te.minimum(size - 1, start)) if start >= 0 else tidy(te.maximum(size + start, 0))
-
-
-FAR = 2**31 - 1
-"""From here on an end means "to the end" (exporters write the largest 32- or 64-bit number)."""
 
 
 def _sliced_dim(dim: Dim, start: int, end: int, step: int) -> Dim:

@@ -185,3 +185,15 @@ graph g(%x: float32[1048576, 1048576], %i: int64[1048576, 1048576], %y: float32[
 }
 """)
     assert found["a"] == "float32[1024, 1073741824]" and found["b"] == "int64[1024, 1073741824]"
+
+
+@pytest.mark.parametrize("end, size", [(2**63 - 1, "s - 1"), (2**31 - 1, "s - 1"), (5, "min(s, 5) - 1")])
+def test_a_slice_to_the_end_of_an_open_size_ends_there(end, size):
+    found = types(f"""
+graph g(%x: float32[n, s]) -> (%y) {{
+    const %one: int64[1] = [1]
+    const %end: int64[1] = [{end}]
+    %y = Slice(%x, %one, %end, %one)
+}}
+""")
+    assert found["y"] == f"float32[n, {size}]"

@@ -198,7 +198,8 @@ def _sliced_dims(node: Node, inputs: Sequence[Type | None], partials: Partials) 
     for axis, start, end in zip(chosen, starts.numbers, ends.elements):
         if start < 0 or end is None or (isinstance(end, int) and end < 0):
             return None
-        dims[axis] = shapes.minus(shapes.least(dims[axis], end), start)
+        last = dims[axis] if isinstance(end, int) and end >= shapes.FAR else shapes.least(dims[axis], end)
+        dims[axis] = shapes.minus(last, start)
     return dims
 
 

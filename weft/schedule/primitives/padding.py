@@ -27,6 +27,7 @@ from weft.expr.nodes import (
     const,
     floordiv,
     index_expr,
+    int_value,
     is_true,
     less,
     less_equal,
@@ -63,6 +64,12 @@ LARGEST_FACTOR = 1 << 24
 _DIVISIONS = (FloorDiv, FloorMod, TruncDiv, TruncMod)
 
 
+def _loops(block: Block) -> list[str | None]:
+    """The loops of a block's axes as `axis_loops` has them, and those of axes of which a later part is made."""
+    plain = [b.a if isinstance(b, Add) and int_value(b.b) is not None else b for b in block.bindings]
+    return axis_loops(block.replace(bindings=plain))
+
+
 @primitive
 def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     """Rounds the extent of an axis up to a multiple: what lies beyond its end is computed from zeros, or adds zero.
@@ -78,7 +85,7 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
         raise ScheduleError("pad", place, f"the factor is at least 1 and at most {LARGEST_FACTOR}")
     padded = simplify(mul(ceildiv(size, index_expr(factor)), index_expr(factor)))
     if structural_equal(padded, size):
-        return Result(func, (), {block: axis_loops(found)})
+        return Result(func, (), {block: _loops(found)})
     body = found.body
     if not isinstance(body, Store) or body.predicate is not None or not is_true(found.predicate):
         raise ScheduleError("pad", place, f"{block} has a test, or does more than store one value")
@@ -101,7 +108,7 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
             body=BufferReplacer(larger).stmt(changed.body),
             allocations=[larger.get(b, b) for b in changed.allocations],
         )
-    return Result(changed, (), {block: axis_loops(new)})
+    return Result(changed, (), {block: _loops(new)})
 
 
 @primitive
@@ -154,7 +161,7 @@ def overrun(func: Func, block: str, axis: int, tile: int = 0) -> Result:
         body=BufferReplacer(larger).stmt(changed.body),
         allocations=[larger.get(b, b) for b in changed.allocations],
     )
-    return Result(changed, (), {block: axis_loops(new)})
+    return Result(changed, (), {block: _loops(new)})
 
 
 def _ends_axis(test: Expr, binding: Expr, extent: Expr, ranges: Ranges) -> bool:
