@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import llvmlite.binding as llvm
 import pytest
 
@@ -95,3 +97,25 @@ def test_the_number_of_files_is_bounded(compiled, tmp_path, monkeypatch):
     for number in range(6):
         cached_object(text(number), host_machine())
     assert len(list((tmp_path / "runtime").iterdir())) == 3
+
+
+def test_a_file_that_goes_while_the_folder_is_read_keeps_nothing_from_being_kept(compiled, tmp_path, monkeypatch):
+    machine = host_machine()
+    cached_object(text(), machine)
+    plain = object_cache.os.scandir
+
+    class Gone:
+        path = "gone"
+
+        def stat(self, **_):
+            raise FileNotFoundError("another process has renamed it")
+
+    @contextlib.contextmanager
+    def scandir(folder):
+        with plain(folder) as files:
+            yield [Gone(), *files]
+
+    monkeypatch.setattr(object_cache.os, "scandir", scandir)
+    cached_object(text(8), machine)
+    monkeypatch.undo()
+    assert len(list((tmp_path / "runtime").iterdir())) == 2

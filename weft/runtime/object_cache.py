@@ -10,6 +10,7 @@ source, which makes and links it. One that does not fit its checksum is made aga
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -83,7 +84,10 @@ def _write(path: Path, code: bytes, most: int) -> None:
     """Keeps a file, where that is possible."""
     try:
         with os.scandir(path.parent) as files:
-            others = [(one.stat(follow_symlinks=False).st_mtime, one.path) for one in files]
+            others = []
+            for one in files:
+                with contextlib.suppress(FileNotFoundError):  # another process has finished or removed it
+                    others.append((one.stat(follow_symlinks=False).st_mtime, one.path))
         for _, old in sorted(others)[: max(0, len(others) - most + 1)]:
             remove(Path(old))
         with write_whole(path) as file:
