@@ -441,7 +441,7 @@ class RegisterTiles(Tiles):
         """Whether the threads of a warp are as many rows and columns as read the least from shared memory."""
         high, wide = model.WARP_SQUARE
         rows, columns = self._rows_and_columns()
-        is_large = self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
+        is_large = self.point["stages"] > 1 and self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
         return is_large and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
 
 
