@@ -460,7 +460,9 @@ class _Checker(Mutator):
         ends += filter(None, [prover.bound_without(poly, {*ranges} - self.sizes, True)])
         for end in map(prover.build, ends):
             demand = less(end, size)
-            if self._is_of_sizes(demand) and _proven(ranges.with_condition(demand), index, size):
+            if not self._is_of_sizes(demand) or not free_vars(demand) or prover.proves_not(demand):
+                continue
+            if _proven(ranges.with_condition(demand), index, size):
                 return demand
         return None
 
