@@ -232,3 +232,15 @@ def test_a_depthwise_convolution_keeps_nothing_on_the_stack():
     chosen = [kernel for kernel in kernels_in(b.finish(x), target) if isinstance(kernel, Chosen)]
     tried = [str(one) for one in chosen[1].schedule.tried if "convolution" in str(one)]
     assert len(tried) == 1 and "rows=1 places=14" in tried[0]
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(3000, True), (300, False)])
+def test_a_long_line_is_cut_into_pieces_that_stay_in_a_cache(length, is_cut):
+    b = Builder("line")
+    x = b.input("x", (1, 384, length))
+    weight = b.normal(384, 384, 3, scale=0.03)
+    graph = b.finish(b.node("Conv", x, weight, strides=[2], pads=[1, 1], kernel_shape=[3]))
+    (chosen,) = kernels_in(graph, find_target(TARGETS["neoverse"]))
+    assert isinstance(chosen, Chosen)
+    cut = [step.arguments["loop"] for step in chosen.schedule.trace.steps if step.primitive == "split"]
+    assert any(loop.endswith("o") for loop in cut) == is_cut, cut  # the tiles of a row are divided again

@@ -387,6 +387,11 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
             parts, rows = [outer], [inner]
             if shape.row is not None and unit.is_open(shape.row):
                 final.annotate("partition", False, outer)  # the last part has fewer rows, and is no other program
+    elif point["by_rows"] and _is_cut(unit, shape):  # pieces of a line stay in a cache while the weights pass by
+        part = _rows_of_part(unit, shape, point)
+        if part < _steps_of_parts(shape, point):
+            outer, inner = final.split(places[0], factor=part)
+            parts, places = [outer], [inner]
     # Frames of a volume and phases of a transposed convolution read again what others read: they follow one another.
     again = [loops[axis.var] for axis in shape.others if parts and _reads_again(unit.facts, shape.image, axis)]
     apart = [loop for loop in others if loop not in again]
@@ -405,18 +410,33 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     return [*around, *places]
 
 
+def _is_cut(unit: Unit, shape: Shape) -> bool:
+    """Whether an image is a line of known length that does not stay in a cache, and larger than the weights."""
+    if shape.row is not None or shape.place is None or unit.is_open(shape.place):
+        return False
+    image = load_bytes(shape.image)
+    return image >= load_bytes(shape.weight) and 2 * image > unit.target.cache_bytes[1]
+
+
+def _steps_of_parts(shape: Shape, point: Point) -> int:
+    """How many tiles are divided into parts: those below one another, or those of a line."""
+    if shape.row is not None or shape.place is None:
+        return _row_steps(shape, point)
+    return ceildiv(extent(shape.place), point["places"])
+
+
 def _is_even(unit: Unit, shape: Shape, point: Point) -> bool:
     """Whether parts of the rows keep the cores busy, or must be whole: what they read is padded for each."""
     if shape.image.buffer in unit.schedule.func.allocations or _is_copied(unit, shape, point):
         return True
     others = math.prod(extent(axis) for axis in shape.others)
-    parts = ceildiv(_row_steps(shape, point), _rows_of_part(unit, shape, point))
+    parts = ceildiv(_steps_of_parts(shape, point), _rows_of_part(unit, shape, point))
     return model.even_share(others * parts, unit.target.cores) >= model.EVEN
 
 
 def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     """How many tiles below one another a thread takes at a time; of images of open size as many as of a small one."""
-    length = _row_steps(shape, point)
+    length = _steps_of_parts(shape, point)
     if shape.row is not None and unit.is_open(shape.row):
         length = min(model.open_sizes(length))
     return max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
