@@ -58,7 +58,7 @@ compiling and running is core/model.py); the tuner, whose model.py is another th
 FACTS = {
     "an input or axis by its place, a choice by its number": "cpu.sketches.winograd BOTH CHANNEL, "
     "graph.passes.fix_weights WEIGHT PLAIN STATE, graph.passes.layout CHANNEL, graph.passes.pad_channels CHANNEL, "
-    "compiler.control.bodies _VALUE _RANK",
+    "compiler.control.bodies _VALUE _RANK, tuner.model STANDS",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
     "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
