@@ -11,6 +11,7 @@ from tests.schedule.checking import assert_same
 from tests.schedule.intrinsics import declare_intrinsics
 from tests.targets.test_opencl_operators import check_portion, wanted_cases
 from tests.targets.test_opencl_random import check_seeds
+from weft.targets.cuda.device import address_of
 
 PORTIONS = 48
 
@@ -31,3 +32,15 @@ def test_random_schedules_compute_the_same():
 def test_cases_on_cuda(number):
     target = cuda()
     check_portion(wanted_cases()[number::PORTIONS], target)
+
+
+def test_memory_of_a_type_that_the_protocol_cannot_name_has_an_address():
+    class Float8:
+        @property
+        def __cuda_array_interface__(self):
+            raise KeyError("torch.float8_e4m3fn")
+
+        def data_ptr(self):
+            return 4096
+
+    assert address_of(Float8()) == 4096

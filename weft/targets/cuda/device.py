@@ -247,7 +247,10 @@ def address_of(memory: Any) -> int:
         return memory.address
     if isinstance(memory, int) and not isinstance(memory, bool):
         return memory
-    shared = getattr(memory, "__cuda_array_interface__", None)
+    try:
+        shared = getattr(memory, "__cuda_array_interface__", None)
+    except KeyError:  # torch's, of a type that the protocol has no name for (float8)
+        return int(memory.data_ptr())
     if shared is None:
         raise RuntimeFault(f"{type(memory).__name__} is no memory of the GPU: use device.allocate, or a CUDA array")
     return int(shared["data"][0])
