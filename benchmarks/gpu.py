@@ -121,7 +121,10 @@ class Bench:
         whole = problem.output.dtype.is_integer
         kind, poison = getattr(self.torch, problem.output.dtype.name), 7 if whole else math.nan
         result = self.torch.full(_shape(problem.output), poison, device="cuda", dtype=kind)
-        arguments: dict[str, Any] = {t.name: tensor for t, tensor in zip(problem.inputs, given)}
+        arguments: dict[str, Any] = {
+            t.name: tensor.view(self.torch.uint8) if t.dtype.bytes == 1 else tensor  # torch hands on no float8
+            for t, tensor in zip(problem.inputs, given)
+        }
         arguments[problem.output.name] = result
         held = {w.name: self.device.allocate(w.bytes) for w in program.workspaces}
         arguments.update(held)
