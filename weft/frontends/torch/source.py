@@ -134,13 +134,27 @@ def _missing_inputs(model: Any) -> str:
 def _imported(program: Any, refused: Collection[str]) -> Imported:
     guards = guards_of(program)  # which decomposing a program from a file loses
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with _without_dropouts(program.graph), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of what torch calls itself in there
             program = program.run_decompositions(decompositions(refused))
     except Exception as error:
         refuse_complex(program.graph, "model")
         raise FrontendError(f"torch cannot decompose the model: {_said(error)}") from error
     return _graph_of(program, guards, {name: one for name, one in CONVERTERS.items() if name not in refused})
+
+
+@contextlib.contextmanager
+def _without_dropouts(graph: Any) -> Iterator[None]:
+    """Dropouts that are off are their operand, which torch would copy: what is changed in place is seen in both."""
+    off = [n for n in graph.nodes if n.target is torch.ops.aten.dropout.default and n.args[2:] == (False,)]
+    kept = [node.args for node in off]
+    for node in off:
+        node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
+    try:
+        yield
+    finally:
+        for node, args in zip(off, kept):
+            node.target, node.args = torch.ops.aten.dropout.default, args
 
 
 def _graph_of(program: Any, guards: Any, converters: Mapping[str, Any], changed: Mapping[Any, str] = {}) -> Imported:
@@ -173,7 +187,8 @@ def as_exported(program: Any) -> dict[Any, str] | None:
         if node.target._schema.is_mutable:
             base, dot, overload = name.partition(".")
             written = [at for at, one in enumerate(node.target._schema.arguments) if one.is_write]
-            if written != [0] or not base.endswith("_") or not _is_its_own(node, together):
+            kinds = {one.meta["val"].dtype for one in node.all_input_nodes} - {node.meta["val"].dtype, torch.bool}
+            if written != [0] or kinds or not base.endswith("_") or not _is_its_own(node, together):
                 return None
             name = changed[node] = f"{base[:-1]}{dot}{overload}"
         if name not in CONVERTERS:
