@@ -146,14 +146,13 @@ def _imported(program: Any, refused: Collection[str]) -> Imported:
 @contextlib.contextmanager
 def _without_dropouts(graph: Any) -> Iterator[None]:
     """Dropouts that are off are their operand, which torch would copy: what is changed in place is seen in both."""
-    off = [n for n in graph.nodes if n.target is torch.ops.aten.dropout.default and n.args[2:] == (False,)]
-    kept = [node.args for node in off]
+    off = {n: n.args for n in graph.nodes if n.target is torch.ops.aten.dropout.default and n.args[2:] == (False,)}
     for node in off:
         node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
     try:
         yield
     finally:
-        for node, args in zip(off, kept):
+        for node, args in off.items():
             node.target, node.args = torch.ops.aten.dropout.default, args
 
 
@@ -187,8 +186,7 @@ def as_exported(program: Any) -> dict[Any, str] | None:
         if node.target._schema.is_mutable:
             base, dot, overload = name.partition(".")
             written = [at for at, one in enumerate(node.target._schema.arguments) if one.is_write]
-            kinds = {one.meta["val"].dtype for one in node.all_input_nodes} - {node.meta["val"].dtype, torch.bool}
-            if written != [0] or kinds or not base.endswith("_") or not _is_its_own(node, together):
+            if written != [0] or not base.endswith("_") or not _is_its_own(node, together):
                 return None
             name = changed[node] = f"{base[:-1]}{dot}{overload}"
         if name not in CONVERTERS:
@@ -198,11 +196,8 @@ def as_exported(program: Any) -> dict[Any, str] | None:
 
 def _has_known_sizes(value: Any) -> bool:
     values = value if isinstance(value, (list, tuple)) else [value]
-    return all(
-        isinstance(one, torch.Tensor) and all(isinstance(size, int) for size in one.shape)
-        for one in values
-        if one is not None and not isinstance(one, (int, float, bool, str))
-    )
+    others = [one for one in values if one is not None and not isinstance(one, (int, float, str))]
+    return all(isinstance(one, torch.Tensor) and all(isinstance(size, int) for size in one.shape) for one in others)
 
 
 def _is_its_own(node: Any, together: Mapping[Any, Sequence[Any]]) -> bool:
@@ -218,6 +213,8 @@ def _is_its_own(node: Any, together: Mapping[Any, Sequence[Any]]) -> bool:
         and name_of(first.target) in _NEW
         and all(one is first or (_changes(one) and one.args[0] in memory) for one in early)
         and all(name_of(user.target) in _NEW for user in users)
+        and {getattr(one.meta.get("val"), "dtype", None) for one in node.all_input_nodes}
+        <= {torch.bool, node.meta["val"].dtype}  # of several types a result is rounded once, at last
     )
 
 
