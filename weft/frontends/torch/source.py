@@ -52,10 +52,8 @@ def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported
         program = exported(model, inputs, dynamic_shapes)
         changed = as_exported(program)
         if changed is not None:
-            try:
+            with contextlib.suppress(Refused):  # by a converter: what torch makes of its operator may be taken
                 return _graph_of(program, guards_of(program), CONVERTERS, changed)
-            except Refused:
-                pass  # some converter: what torch makes of the operator may be taken
         try:
             return _imported(program, frozenset())
         except Refused as refused:
