@@ -75,6 +75,16 @@ def test_what_cannot_lie_inside_is_copied(kind):
     assert counts(net(body, batch=2 if kind == "batch" else 1))[0] == 0
 
 
+def test_a_result_is_not_written_over_while_a_part_of_it_is_read():
+    b = Builder("rows")
+    x = b.input("x", (1, 64))
+    first, second = b.dense(x, 64, 64), b.dense(x, 64, 64)
+    both = b.node("Concat", first, second, axis=0)
+    gain = b.node("ReduceSum", b.dense(both, 64, 48), keepdims=1)
+    last = b.node("Add", b.node("Mul", both, gain), first)  # whose second row takes the first of what it was made of
+    assert counts(b.finish(b.dense(last, 64, 5))) == (1, 0)
+
+
 def any_net(seed: int) -> Graph:
     """A graph of convolutions, poolings and concatenations that some of them share."""
     pick = random.Random(seed)

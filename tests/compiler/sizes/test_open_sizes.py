@@ -120,6 +120,16 @@ def test_open_sizes_that_do_not_fit_are_an_error():
         module(np.ones(3, "float32"), np.ones(4, "float32"))
 
 
+def test_an_open_size_beside_a_number_is_that_or_one():
+    with knobs.override(sizes="open", cache=False):
+        module = weft.compile(two_inputs((Var("a"), Var("b")), (4, Var("c"))))
+    for rows in (64, 2):  # the first call, which says what sizes are usual, is wrong
+        with pytest.raises(weft.WeftError):
+            module(np.ones((rows, 3), "float32"), np.ones((4, 3), "float32"))
+    for rows in (1, 4):
+        np.testing.assert_array_equal(module(np.ones((rows, 3), "float32"), np.ones((4, 3), "float32")), 4)
+
+
 def matrices(first: tuple, second: tuple, op: str, **attributes) -> Graph:
     b = Builder("two")
     x, y = Value("x", TensorType("float32", first)), Value("y", TensorType("float32", second))

@@ -47,12 +47,22 @@ class Halves(torch.nn.Module):
 
 
 class Off(torch.nn.Module):
-    """A dropout that is off may give what it was given."""
+    """A dropout that is off gives what it was given."""
 
     def forward(self, x):
-        y = torch.nn.functional.dropout(x * 2, 0.5, False)
-        y.add_(1)
-        return y
+        y = x * 2
+        z = torch.nn.functional.dropout(y, 0.5, False)
+        z.add_(1)
+        return y, z
+
+
+class Narrowed(torch.nn.Module):
+    """What is added has more digits than the sum, which is rounded once."""
+
+    def forward(self, x):
+        y = x.half() * 2
+        y.add_(x)
+        return y.float()
 
 
 class Flat(torch.nn.Module):
@@ -76,6 +86,7 @@ class Flat(torch.nn.Module):
         (Given(), (4, 6), None),
         (Halves(), (4, 6), None),
         (Off(), (4, 6), None),
+        (Narrowed(), (64, 6), None),
     ],
 )
 def test_what_others_see_is_decomposed(model, shape, names):

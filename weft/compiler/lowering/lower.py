@@ -154,13 +154,14 @@ class _Assembler:
             if item.kernel.symbol not in pairs:
                 pairs[item.kernel.symbol] = overwritable(item.kernel.scheduled)
             roots = [self.root(a) if isinstance(a, Value) else None for a in item.arguments]
+            places = [a and self.memory(a)[0] for a in roots]  # parts of a Concat are read where that lies
             for source, target in pairs[item.kernel.symbol]:
                 given, made = roots[source], roots[target]
                 if given is None or made is None or given in found.values() or made in found:
                     continue
                 if given not in lives or made not in lives:
                     continue
-                dies_here = lives[given].last == at and lives[made].first == at and roots.count(given) == 1
+                dies_here = lives[given].last == at and lives[made].first == at and places.count(given) == 1
                 if dies_here and lives[given].bytes == lives[made].bytes:
                     found[made] = given
         return found

@@ -64,7 +64,7 @@ class Check:
 
 
 def conditions_of(graph: Graph, sizes: Mapping[Var, int]) -> Conditions:
-    """The nodes of a graph that do not take any sizes; `sizes` are some for which the graph makes sense."""
+    """The nodes of a graph that do not take any sizes; `sizes` are usual, or a call's."""
     symbols = graph.symbols.values()
     strange = dict(zip(graph.symbols, _primes()))
     known = {name: sizes.get(var, 0) or typical([var])[0] for name, var in graph.symbols.items()}
@@ -76,8 +76,8 @@ def conditions_of(graph: Graph, sizes: Mapping[Var, int]) -> Conditions:
         if all(isinstance(d, int) for v in values for d in v.tensor.dims):
             continue
         check = _check(node, graph.constants)
-        # What is not even true of sizes that are right cannot be asked this way.
-        if not check.holds(strange) and check.holds(known):
+        # What is true neither of the usual sizes nor with one of them changed cannot be asked this way.
+        if not check.holds(strange) and (check.holds(known) or check.equations(known)):
             found.append(check)
     return Conditions(list(graph.symbols), found)
 

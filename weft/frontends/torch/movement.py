@@ -35,20 +35,10 @@ def _squeeze(c: Emitter, x: Value, dim: Any = None) -> Value:
     return c.squeeze(x, *[axis for axis in axes if x.tensor.dims[axis] == 1])
 
 
-@aten("flatten.using_ints")
-def _flatten(c: Emitter, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    if not x.tensor.rank:
-        return c.reshape(x, [1])
-    sizes = c.sizes(x)
-    first, last = start_dim % len(sizes), end_dim % len(sizes) + 1
-    known = [size for size in sizes[first:last] if isinstance(size, int)]
-    whole = math.prod(known) if len(known) == last - first else -1
-    return c.reshape(x, [*sizes[:first], whole, *sizes[last:]])
-
-
 enter(
     {
         "view reshape _unsafe_view prims.reshape": lambda c, x, sizes: c.reshape(x, sizes),
+        "flatten.using_ints": lambda c, x, start_dim=0, end_dim=-1: c.reshape(x, c.shape),
         "permute": lambda c, x, dims: c.transpose(x, dims) if dims else x,
         "transpose.int": lambda c, x, a, b: c.swap(x, a, b) if x.tensor.rank else x,
         "t": lambda c, x: c.swap(x, -2, -1) if x.tensor.rank > 1 else x,

@@ -52,10 +52,8 @@ def load(model: Any, inputs: Any = None, dynamic_shapes: Any = None) -> Imported
         program = exported(model, inputs, dynamic_shapes)
         changed = as_exported(program)
         if changed is not None:
-            try:
+            with contextlib.suppress(Refused):  # by a converter: what torch makes of its operator may be taken
                 return _graph_of(program, guards_of(program), CONVERTERS, changed)
-            except Refused:
-                pass  # some converter: what torch makes of the operator may be taken
         try:
             return _imported(program, frozenset())
         except Refused as refused:
@@ -134,13 +132,26 @@ def _missing_inputs(model: Any) -> str:
 def _imported(program: Any, refused: Collection[str]) -> Imported:
     guards = guards_of(program)  # which decomposing a program from a file loses
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with _without_dropouts(program.graph), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of what torch calls itself in there
             program = program.run_decompositions(decompositions(refused))
     except Exception as error:
         refuse_complex(program.graph, "model")
         raise FrontendError(f"torch cannot decompose the model: {_said(error)}") from error
     return _graph_of(program, guards, {name: one for name, one in CONVERTERS.items() if name not in refused})
+
+
+@contextlib.contextmanager
+def _without_dropouts(graph: Any) -> Iterator[None]:
+    """Dropouts that are off are their operand, which torch would copy: what is changed in place is seen in both."""
+    off = {n: n.args for n in graph.nodes if n.target is torch.ops.aten.dropout.default and n.args[2:] == (False,)}
+    for node in off:
+        node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
+    try:
+        yield
+    finally:
+        for node, args in off.items():
+            node.target, node.args = torch.ops.aten.dropout.default, args
 
 
 def _graph_of(program: Any, guards: Any, converters: Mapping[str, Any], changed: Mapping[Any, str] = {}) -> Imported:
@@ -183,11 +194,8 @@ def as_exported(program: Any) -> dict[Any, str] | None:
 
 def _has_known_sizes(value: Any) -> bool:
     values = value if isinstance(value, (list, tuple)) else [value]
-    return all(
-        isinstance(one, torch.Tensor) and all(isinstance(size, int) for size in one.shape)
-        for one in values
-        if one is not None and not isinstance(one, (int, float, bool, str))
-    )
+    others = [one for one in values if one is not None and not isinstance(one, (int, float, str))]
+    return all(isinstance(one, torch.Tensor) and all(isinstance(size, int) for size in one.shape) for one in others)
 
 
 def _is_its_own(node: Any, together: Mapping[Any, Sequence[Any]]) -> bool:
@@ -203,6 +211,8 @@ def _is_its_own(node: Any, together: Mapping[Any, Sequence[Any]]) -> bool:
         and name_of(first.target) in _NEW
         and all(one is first or (_changes(one) and one.args[0] in memory) for one in early)
         and all(name_of(user.target) in _NEW for user in users)
+        and {getattr(one.meta.get("val"), "dtype", None) for one in node.all_input_nodes}
+        <= {torch.bool, node.meta["val"].dtype}  # of several types a result is rounded once, at last
     )
 
 
