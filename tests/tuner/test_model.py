@@ -100,6 +100,16 @@ def test_what_makes_the_whole_model_faster_is_used_and_said(graph, own_records):
     assert f"{made.tasks[0].label}" in write_report(made) and "loops after" in write_report(made)
 
 
+def test_a_sentence_says_what_happened(graph, own_records):
+    made = tuned(graph, Verdict(2.0, 1.0, 2.0))
+    made.trials, made.budget = 0, 1e-9  # the time was over, and what was measured before is used
+    assert "schedules are in use now" in summary(made)
+    made.verdict, made.chose_algorithms = None, True
+    assert "another form of the model is in use now" in summary(made) and "the time was over" in summary(made)
+    made.searches, made.budget, made.chose_algorithms = {}, 1e6, False
+    assert "the time was over" in summary(made)  # none was begun: what is left was kept for the whole model
+
+
 def test_what_does_not_is_not(graph, own_records):
     made = tuned(graph, Verdict(1.0, 1.01, 0.99))
     assert not made.kept and "is not used: the whole model took" in summary(made)
@@ -378,6 +388,19 @@ def test_a_module_is_tuned_beside_its_use(graph, own_records, monkeypatch):
     other = weft.compile(graph, tune="background", threads=1)
     other.tuning.stop()
     assert other.tuning.said[-1] == "stopped; what was measured is kept"
+
+
+def test_a_call_survives_kernels_that_are_swapped_while_it_begins(graph):
+    module, x = weft.compile(graph, threads=1), np.ones((8, 32), np.float32)
+
+    class Feeds(dict):
+        def __getitem__(self, name):
+            module._fast = module._fast_of = None  # what another thread does (`Background._swap`)
+            return super().__getitem__(name)
+
+    module(x)
+    assert module._fast is not None
+    np.testing.assert_array_equal(module.run(None, Feeds(zip(module._names, [x])))[0], module(x))
 
 
 def test_one_expression(own_records):

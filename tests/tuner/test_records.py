@@ -65,6 +65,16 @@ def test_pruning(tmp_path):
         assert one.prune(best=2) == 3 and [r.outcome.seconds for r in one.records()] == [7.0, 6.0]
 
 
+def test_pruning_keeps_what_is_in_use(tmp_path):
+    trace = product_task().default()
+    with Database(tmp_path / "a") as one:
+        slower = record("t", at=1.0, seconds=3.0, trace=trace.to_json())
+        one.add([slower, *(record("t", at=at, seconds=at) for at in (1.5, 2.0))])
+        one.accept("model", TARGET, 2.0, 1.0, {"t": (trace, 1.1)})
+        assert one.prune(best=1) == 1 and [r.used for r in one.records()] == [True, False]
+        assert one.prune(best=1) == 0
+
+
 def test_schedules_in_use_are_those_of_a_machine(tmp_path):
     trace = product_task().default()
     with Database(tmp_path / "a") as one:

@@ -7,6 +7,7 @@ into use when the whole model measured faster with it, and `weft.compile` takes 
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import tempfile
 from pathlib import Path
@@ -72,6 +73,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             raise UsageError("--points goes with --exhaustive")
         if given.report and not Path(given.report).absolute().parent.is_dir():
             raise UsageError(f"--report {given.report}: there is no such folder")
+        if given.report and not _can_write(Path(given.report)):
+            raise UsageError(f"--report {given.report}: this cannot be written")
         with View(screen.err) as view:
             tuning.run(view)
         if given.report:
@@ -84,6 +87,10 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
         screen.line(summary(tuning))
         screen.note(said_of(tuning.target))
     return 0
+
+
+def _can_write(path: Path) -> bool:
+    return not path.is_dir() and os.access(path if path.exists() else path.absolute().parent, os.W_OK)
 
 
 def _graph(given: argparse.Namespace, screen: Screen) -> Graph:

@@ -142,7 +142,8 @@ class Database:
         return [_record(row) for row in rows]
 
     def prune(self, version: str | None = None, best: int | None = None, failures: bool = False) -> int:
-        """Removes measurements of other compilers, failures, or all but the best of each task; how many went."""
+        """Removes measurements of other compilers, failures, or all but the best of each task and what is in use there;
+        how many went."""
         with self._transaction() as connection:
             before = connection.total_changes
             if version is not None:
@@ -156,7 +157,7 @@ class Database:
                     "seconds / baseline) AS place FROM measurements"
                 )
                 worse = f"SELECT id FROM ({ranked}) WHERE place > ?"
-                connection.execute(f"DELETE FROM measurements WHERE id IN ({worse})", (best,))
+                connection.execute(f"DELETE FROM measurements AS m WHERE id IN ({worse}) AND NOT {_USED}", (best,))
             return connection.total_changes - before
 
     def merge(self, other: Path) -> int:
