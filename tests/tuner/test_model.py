@@ -12,6 +12,7 @@ import pytest
 
 import weft
 from tests.tuner.small import TARGET, Pretending, product
+from weft import te
 from weft.cli.main import main
 from weft.cli.tune_report import write_report
 from weft.compiler.kernels.build import _CACHE
@@ -388,6 +389,33 @@ def test_a_module_is_tuned_beside_its_use(graph, own_records, monkeypatch):
     other = weft.compile(graph, tune="background", threads=1)
     other.tuning.stop()
     assert other.tuning.said[-1] == "stopped; what was measured is kept"
+
+
+def test_a_model_of_open_sizes_is_tuned_for_the_shapes_that_it_meets(own_records, monkeypatch):
+    b = Builder("model", 0)
+    x = b.input("x", (te.var("n"), 32))
+    open_graph = b.finish(b.relu(b.dense(x, 32, 48)), names=["out"])
+
+    def run(self, observe=None):
+        self.prepare()
+        self.kept = {task.key: (task.default(), 1.5) for task in self.tasks}
+        self.verdict = Verdict(2.0, 1.0, 2.0)
+        self.database.accept("model", self.target, 2.0, 1.0, self.kept)
+
+    monkeypatch.setattr(Tuning, "run", run)
+    module = weft.compile(open_graph, tune="background", threads=1)
+    try:
+        want = module(np.ones((8, 32), np.float32))
+        end = time.monotonic() + 100
+        while module.tuning.said[-1] != "the module has its new kernels" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "for x[8, 32]" in module.tuning.said and module.tuning.is_running, module.tuning.said
+        assert "tuned: 1 of 1 kernels" in module.report()
+        np.testing.assert_allclose(module(np.ones((8, 32), np.float32)), want, rtol=1e-4, atol=1e-4)
+        assert module(np.ones((5, 32), np.float32)).shape == (5, 48)
+    finally:
+        module.tuning.stop()
+    assert not module.tuning.is_running
 
 
 def test_a_call_survives_kernels_that_are_swapped_while_it_begins(graph):
