@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -89,6 +90,12 @@ def test_a_report_that_cannot_be_written_is_said_before_the_search(cache, capsys
     assert "there is no such folder" in capsys.readouterr().err
     assert main(["tune", "dqn", "--budget", "1h", "--report", str(cache)]) == 1
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_cost_model_that_is_not_installed_is_said_before_the_search(cache, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    assert main(["tune", "dqn", "--budget", "1h", "--cost-model", "learned"]) == 1
+    assert "needs XGBoost: pip install" in capsys.readouterr().err
 
 
 def test_the_best_alone_is_said_to_be_in_use_only_where_it_is(cache, capsys):

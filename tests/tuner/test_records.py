@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -96,6 +98,14 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
     with Database(tmp_path / "a") as again:
         assert len(again.records()) == kept >= 1
         again.add([record("new", at=7.0)])
+
+
+def test_a_disk_that_is_full_before_the_file_is_opened(tmp_path, monkeypatch):
+    with Database(tmp_path / "a") as one:
+        for free, said in ((0, "the disk is full"), (1 << 30, "disk I/O error")):
+            monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+            with pytest.raises(TuneError, match=said), one._explained():
+                raise sqlite3.OperationalError("disk I/O error")
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 4096])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ class Database:
             yield
         except sqlite3.Error as error:
             text = str(error)
-            if "full" in text:
+            if "full" in text or ("disk I/O" in text and shutil.disk_usage(self.path.parent).free < 1 << 16):
                 text = "the disk is full; what was measured before is kept"
             elif "not a database" in text or "malformed" in text:
                 text = "this is no database of records, or it is damaged: move it away"
