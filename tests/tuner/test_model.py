@@ -445,6 +445,9 @@ def test_one_expression(own_records):
     for wrong in ("C", 3):
         with pytest.raises(TuneError, match="weft.tune takes a tensor or a schedule"):
             weft.tune(wrong, [A, B, C])
+    for option in ({"trials": 0}, {"trials": -1}, {"trials": 1.5}, {"model": "best"}, {"explorer": "all"}):
+        with pytest.raises(TuneError, match=f"^{next(iter(option))}= is"):
+            weft.tune(C, [A, B, C], **option)
 
 
 def test_templates(own_records):
