@@ -51,7 +51,8 @@ class Pretending:
             yield Outcome(Status.OK, 1.0 / self.gain(point), 1.0, trace=program.schedule.trace.to_json())
 
 
-def record(task: str = "t", at: float = 1.0, status: Status = Status.OK, seconds: float = 1.0, **more: Any) -> Record:
-    outcome = Outcome(status, seconds if status is Status.OK else float("inf"), 2.0)
+def record(task: str = "t", at: float = 1.0, status: Status = Status.OK, seconds: float = 1.0, trace: str = "",
+           **more: Any) -> Record:  # fmt: skip
+    outcome = Outcome(status, seconds if status is Status.OK else float("inf"), 2.0, trace=trace)
     made: dict[str, Any] = {"machine": machine_key(TARGET), "version": compiler_version(), **more}
     return Record(task, sketch="matmul", point={"rows": 1}, outcome=outcome, at=at, **made)

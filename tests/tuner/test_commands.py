@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -87,6 +88,31 @@ def little(batch=1, seed=0):
 def test_a_report_that_cannot_be_written_is_said_before_the_search(cache, capsys):
     assert main(["tune", "dqn", "--budget", "1h", "--report", str(cache / "nowhere" / "report.html")]) == 1
     assert "there is no such folder" in capsys.readouterr().err
+    assert main(["tune", "dqn", "--budget", "1h", "--report", str(cache)]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_cost_model_that_is_not_installed_is_said_before_the_search(cache, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    assert main(["tune", "dqn", "--budget", "1h", "--cost-model", "learned"]) == 1
+    assert "needs XGBoost: pip install" in capsys.readouterr().err
+
+
+def test_the_best_alone_is_said_to_be_in_use_only_where_it_is(cache, capsys):
+    trace = product_task().default().to_json()
+    with Database() as database:
+        database.add([record("abc", at=1.0, seconds=1.0), record("abc", at=2.0, seconds=2.0, trace=trace)])
+        database.accept("little", TARGET, 2.0, 1.0, {"abc": (product_task().default(), 2.0)})
+    (best,) = figures(capsys, "db", "best", "abc")["tasks"]
+    assert best["gain"] == 2.0 and not best["in_use"]
+    assert main(["db", "best"]) == 0 and "another is" in capsys.readouterr().out
+
+
+def test_a_database_that_is_not_there_is_not_made_by_looking_at_it(cache, capsys):
+    for action in ("stats", "best", "prune"):
+        assert main(["db", action, "--database", str(cache / "typo")]) == 1
+        assert "there is no such file" in capsys.readouterr().err
+    assert not (cache / "typo").exists()
 
 
 @pytest.mark.slow

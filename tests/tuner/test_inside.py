@@ -93,3 +93,10 @@ def test_one_task_after_another_until_none_is_better():
 def test_what_was_best_by_luck_is_not_taken():
     lucky = iter([[10.0, 9.0, 9.5], [10.0, 10.1]])
     assert descent({"a": 2}, lambda states, rounds: next(lucky)) == {}
+
+
+def test_a_task_none_of_whose_kernels_could_be_built_stays_as_it_is():
+    def taken(states, rounds):
+        return [1.0 - 0.2 * (state.get("b") == 1) for state in states]
+
+    assert descent({"a": 0, "b": 2}, taken) == {"b": 1}

@@ -12,6 +12,7 @@ import pytest
 
 import weft
 from tests.tuner.small import TARGET, Pretending, product
+from weft import te
 from weft.cli.main import main
 from weft.cli.tune_report import write_report
 from weft.compiler.kernels.build import _CACHE
@@ -98,6 +99,16 @@ def test_what_makes_the_whole_model_faster_is_used_and_said(graph, own_records):
         assert {kernel.symbol for kernel in again.specializations[0].lowered.kernels} == symbols[0]
     assert "schedules are in use now" in summary(made) and "done" in str(status_line(made)) and task_table(made)
     assert f"{made.tasks[0].label}" in write_report(made) and "loops after" in write_report(made)
+
+
+def test_a_sentence_says_what_happened(graph, own_records):
+    made = tuned(graph, Verdict(2.0, 1.0, 2.0))
+    made.trials, made.budget = 0, 1e-9  # the time was over, and what was measured before is used
+    assert "schedules are in use now" in summary(made)
+    made.verdict, made.chose_algorithms = None, True
+    assert "another form of the model is in use now" in summary(made) and "the time was over" in summary(made)
+    made.searches, made.budget, made.chose_algorithms = {}, 1e6, False
+    assert "the time was over" in summary(made)  # none was begun: what is left was kept for the whole model
 
 
 def test_what_does_not_is_not(graph, own_records):
@@ -380,6 +391,46 @@ def test_a_module_is_tuned_beside_its_use(graph, own_records, monkeypatch):
     assert other.tuning.said[-1] == "stopped; what was measured is kept"
 
 
+def test_a_model_of_open_sizes_is_tuned_for_the_shapes_that_it_meets(own_records, monkeypatch):
+    b = Builder("model", 0)
+    x = b.input("x", (te.var("n"), 32))
+    open_graph = b.finish(b.relu(b.dense(x, 32, 48)), names=["out"])
+
+    def run(self, observe=None):
+        self.prepare()
+        self.kept = {task.key: (task.default(), 1.5) for task in self.tasks}
+        self.verdict = Verdict(2.0, 1.0, 2.0)
+        self.database.accept("model", self.target, 2.0, 1.0, self.kept)
+
+    monkeypatch.setattr(Tuning, "run", run)
+    module = weft.compile(open_graph, tune="background", threads=1)
+    try:
+        want = module(np.ones((8, 32), np.float32))
+        end = time.monotonic() + 100
+        while module.tuning.said[-1] != "the module has its new kernels" and time.monotonic() < end:
+            time.sleep(0.05)
+        assert "for x[8, 32]" in module.tuning.said and module.tuning.is_running, module.tuning.said
+        assert "tuned: 1 of 1 kernels" in module.report()
+        np.testing.assert_allclose(module(np.ones((8, 32), np.float32)), want, rtol=1e-4, atol=1e-4)
+        assert module(np.ones((5, 32), np.float32)).shape == (5, 48)
+    finally:
+        module.tuning.stop()
+    assert not module.tuning.is_running
+
+
+def test_a_call_survives_kernels_that_are_swapped_while_it_begins(graph):
+    module, x = weft.compile(graph, threads=1), np.ones((8, 32), np.float32)
+
+    class Feeds(dict):
+        def __getitem__(self, name):
+            module._fast = module._fast_of = None  # what another thread does (`Background._swap`)
+            return super().__getitem__(name)
+
+    module(x)
+    assert module._fast is not None
+    np.testing.assert_array_equal(module.run(None, Feeds(zip(module._names, [x])))[0], module(x))
+
+
 def test_one_expression(own_records):
     A, B, C = product()
     with Database() as database:
@@ -394,6 +445,9 @@ def test_one_expression(own_records):
     for wrong in ("C", 3):
         with pytest.raises(TuneError, match="weft.tune takes a tensor or a schedule"):
             weft.tune(wrong, [A, B, C])
+    for option in ({"trials": 0}, {"trials": -1}, {"trials": 1.5}, {"model": "best"}, {"explorer": "all"}):
+        with pytest.raises(TuneError, match=f"^{next(iter(option))}= is"):
+            weft.tune(C, [A, B, C], **option)
 
 
 def test_templates(own_records):

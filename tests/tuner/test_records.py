@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,6 +67,16 @@ def test_pruning(tmp_path):
         assert one.prune(best=2) == 3 and [r.outcome.seconds for r in one.records()] == [7.0, 6.0]
 
 
+def test_pruning_keeps_what_is_in_use(tmp_path):
+    trace = product_task().default()
+    with Database(tmp_path / "a") as one:
+        slower = record("t", at=1.0, seconds=3.0, trace=trace.to_json())
+        one.add([slower, *(record("t", at=at, seconds=at) for at in (1.5, 2.0))])
+        one.accept("model", TARGET, 2.0, 1.0, {"t": (trace, 1.1)})
+        assert one.prune(best=1) == 1 and [r.used for r in one.records()] == [True, False]
+        assert one.prune(best=1) == 0
+
+
 def test_schedules_in_use_are_those_of_a_machine(tmp_path):
     trace = product_task().default()
     with Database(tmp_path / "a") as one:
@@ -86,6 +98,14 @@ def test_a_full_disk_is_said_and_loses_nothing(tmp_path):
     with Database(tmp_path / "a") as again:
         assert len(again.records()) == kept >= 1
         again.add([record("new", at=7.0)])
+
+
+def test_a_disk_that_is_full_before_the_file_is_opened(tmp_path, monkeypatch):
+    with Database(tmp_path / "a") as one:
+        for free, said in ((0, "the disk is full"), (1 << 30, "disk I/O error")):
+            monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+            with pytest.raises(TuneError, match=said), one._explained():
+                raise sqlite3.OperationalError("disk I/O error")
 
 
 @pytest.mark.parametrize("content", [b"this is no database" * 100, b"SQLite format 3\0" + b"\xff" * 4096])

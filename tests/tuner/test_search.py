@@ -6,6 +6,7 @@ import ast
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.tuner.small import TARGET, Pretending, product_task, record
 from weft.tuner.bench import Bench
 from weft.tuner.cost_models import Analytic, Group, Learned, Unknown, cost_model, has_learned, rank_correlation, recall
 from weft.tuner.database import Database
-from weft.tuner.exhaustive import replay, trials_to, ways_here
+from weft.tuner.exhaustive import regret_rows, replay, trials_to, ways_here
 from weft.tuner.explorers import EXPLORERS, Asked, choose_batch
 from weft.tuner.records import Status
 from weft.tuner.search import Proposer, Search
@@ -224,3 +225,11 @@ def test_scores_come_in_pieces(space, monkeypatch):
     monkeypatch.setattr("weft.tuner.space.CHUNK", 100)
     assert np.array_equal(space.scores(Analytic(), space.legal[:250]), space.prior[space.legal[:250]].astype("f4"))
     assert len(Unknown(0).score(None, np.zeros(5))) == 5 and TARGET.is_host
+
+
+def test_the_default_regrets_what_others_gain_over_it_wherever_it_lies():
+    space = space_of(product_task())
+    others = [int(number) for number in space.legal if int(number) not in space.known][:4]
+    for gains, said in (([0.5, 0.8, 0.6, 0.4], "0.0 %"), ([0.5, 1.25, 0.6, 0.4], "25.0 %")):
+        search = SimpleNamespace(space=space, gains=dict(zip(others, gains)))
+        assert regret_rows(search, seeds=1)[0] == ("default (no trial)", said, "")

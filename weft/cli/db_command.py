@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
     needs = given.action in ("export", "import", "merge")
     if needs != bool(given.file) and given.action != "best":
         raise UsageError(f"weft db {given.action} takes {'a file' if needs else 'no file'}")
+    if given.database and given.action not in ("import", "merge") and not Path(given.database).is_file():
+        raise UsageError(f"--database {given.database}: there is no such file")
     with Database(given.database) as database:
         if given.action == "stats":
             _stats(database, screen)
@@ -96,7 +99,7 @@ def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None
         old = best.get(place)
         if record.outcome.status is Status.OK and (old is None or record.outcome.gain > old.outcome.gain):
             best[place] = record
-    in_use = database.accepted(machine).traces
+    in_use = {task: trace.to_json() for task, trace in database.accepted(machine).traces.items()}
     if given.file:
         best = {at: r for at, r in best.items() if r.task.startswith(given.file) or given.file in r.label}
         if not best:
@@ -105,12 +108,13 @@ def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None
         screen.figures(
             {"tasks": [{"task": r.task, "label": r.label, "sketch": r.sketch, "point": dict(r.point),
                         r.unit: r.outcome.seconds, "gain": r.outcome.gain, "trials": trials[at],
-                        "in_use": r.task in in_use, "trace": r.outcome.trace} for at, r in best.items()]}
+                        "in_use": in_use.get(r.task) == r.outcome.trace, "trace": r.outcome.trace}
+                       for at, r in best.items()]}
         )  # fmt: skip
         return
     rows = [
         [r.task[:6], r.label, str(trials[at]), _figure(r), f"{r.outcome.gain:.3f}",
-         "in use" if r.task in in_use else "", f"{r.sketch} " + " ".join(f"{k}={v}" for k, v in r.point.items())]
+         _use(r, in_use), f"{r.sketch} " + " ".join(f"{k}={v}" for k, v in r.point.items())]
         for at, r in sorted(best.items(), key=lambda pair: -pair[1].outcome.gain)
     ]  # fmt: skip
     screen.table(["task", "kernel", "trials>", "best>", "gain>", "", "point"], rows)
@@ -119,6 +123,13 @@ def _best(database: Database, given: argparse.Namespace, screen: Screen) -> None
             screen.code(
                 f"# {record.task[:6]} {record.label}\n{Trace.from_json(record.outcome.trace).as_python()}", "python"
             )
+
+
+def _use(record: Record, in_use: Mapping[str, str]) -> str:
+    """Whether a schedule is what models get; what is fastest alone need not be fastest in them."""
+    return (
+        "" if record.task not in in_use else "in use" if in_use[record.task] == record.outcome.trace else "another is"
+    )
 
 
 def _figure(record: Record) -> str:

@@ -7,6 +7,7 @@ into use when the whole model measured faster with it, and `weft.compile` takes 
 from __future__ import annotations
 
 import argparse
+import os
 import pickle
 import tempfile
 from pathlib import Path
@@ -18,9 +19,10 @@ from weft.cli.screen import Screen
 from weft.cli.sources import add_compiling, add_model, count, input_shapes, natural, open_graph
 from weft.cli.tune_report import write_report
 from weft.compiler.module import bind_shapes
+from weft.core.install import hint
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph
-from weft.tuner.cost_models import MODELS
+from weft.tuner.cost_models import MODELS, has_learned
 from weft.tuner.database import Database
 from weft.tuner.exhaustive import measure_all, regret_rows
 from weft.tuner.explorers import EXPLORERS
@@ -54,6 +56,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace, screen: Screen) -> int:
     """The command."""
+    if "learned" in (given.cost_model or "") and not has_learned():
+        raise UsageError(f"--cost-model {given.cost_model} needs XGBoost: {hint('tune')}")
     graph = _graph(given, screen)
     bound = bind_shapes(graph, input_shapes(graph.inputs, given, screen))
     precision = None if given.precision in (None, "fp32") else given.precision
@@ -72,6 +76,8 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             raise UsageError("--points goes with --exhaustive")
         if given.report and not Path(given.report).absolute().parent.is_dir():
             raise UsageError(f"--report {given.report}: there is no such folder")
+        if given.report and not _can_write(Path(given.report)):
+            raise UsageError(f"--report {given.report}: this cannot be written")
         with View(screen.err) as view:
             tuning.run(view)
         if given.report:
@@ -82,8 +88,13 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
             return 0
         screen.out.print(task_table(tuning, len(tuning.tasks)))
         screen.line(summary(tuning))
-        screen.note(said_of(tuning.target))
+        if has_learned() and tuning.model in (None, "prior + learned"):
+            screen.note(said_of(tuning.target))
     return 0
+
+
+def _can_write(path: Path) -> bool:
+    return not path.is_dir() and os.access(path if path.exists() else path.absolute().parent, os.W_OK)
 
 
 def _graph(given: argparse.Namespace, screen: Screen) -> Graph:

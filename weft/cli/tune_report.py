@@ -4,6 +4,7 @@ after, how well the cost model ranked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from weft.core.errors import WeftError
@@ -50,10 +51,9 @@ def _section(search: Search) -> Html:
     parts = [tag("h2", f"{search.task.key[:6]} {search.task.label}: {search.gain:.3f}×"), curve(search.curve)]
     parts.append(tag("p", f"space: {search.space.describe()}; nodes: {', '.join(search.task.nodes[:6])}"))
     if last is not None:
-        parts.append(
-            tag("p", f"cost model {search.proposer.model.name}, last batch: rank correlation {last.correlation:.2f}, "
-                f"recall {last.recall:.2f}, regret {100 * last.regret:.1f} %")
-        )  # fmt: skip
+        ranked = "" if math.isnan(last.correlation) else f"rank correlation {last.correlation:.2f}, "
+        known = f"{ranked}recall {last.recall:.2f}, regret {100 * last.regret:.1f} %"
+        parts.append(tag("p", f"cost model {search.proposer.model.name}, last batch: {known}"))
     if len(search.gains) >= LEAST_FOR_REGRET:
         rows = [(way, regret, needed) for way, regret, needed in regret_rows(search, seeds=1)]
         parts.append(folded("regret against all that was measured", table(["choice", "regret", "trials to 2 %"], rows)))

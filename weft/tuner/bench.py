@@ -183,10 +183,8 @@ def row_of(count: int, *kernels: DeviceKernel) -> Callable[[], float]:
 
 def length_of(*kernels: DeviceKernel) -> int:
     """How many runs of some kernels make a row that lasts a while, as far as that costs the host little."""
-    begin, timer = (
-        time.perf_counter(),
-        kernels[0]._device.timer([one for kernel in kernels for one in kernel.launches()]),
-    )
+    begin = time.perf_counter()
+    timer = kernels[0]._device.timer([one for kernel in kernels for one in kernel.launches()])
     taken = max(min(sum(timer()), sum(timer())), 1e-9)
     is_quick = time.perf_counter() - begin < settings.QUICK_SECONDS
     count = min(settings.MOST_COPIES, int(settings.ROW_SECONDS / taken) + 1)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,7 +94,7 @@ class Database:
             yield
         except sqlite3.Error as error:
             text = str(error)
-            if "full" in text:
+            if "full" in text or ("disk I/O" in text and shutil.disk_usage(self.path.parent).free < 1 << 16):
                 text = "the disk is full; what was measured before is kept"
             elif "not a database" in text or "malformed" in text:
                 text = "this is no database of records, or it is damaged: move it away"
@@ -142,7 +143,8 @@ class Database:
         return [_record(row) for row in rows]
 
     def prune(self, version: str | None = None, best: int | None = None, failures: bool = False) -> int:
-        """Removes measurements of other compilers, failures, or all but the best of each task; how many went."""
+        """Removes measurements of other compilers, failures, or all but the best of each task and what is in use there;
+        how many went."""
         with self._transaction() as connection:
             before = connection.total_changes
             if version is not None:
@@ -156,7 +158,7 @@ class Database:
                     "seconds / baseline) AS place FROM measurements"
                 )
                 worse = f"SELECT id FROM ({ranked}) WHERE place > ?"
-                connection.execute(f"DELETE FROM measurements WHERE id IN ({worse})", (best,))
+                connection.execute(f"DELETE FROM measurements AS m WHERE id IN ({worse}) AND NOT {_USED}", (best,))
             return connection.total_changes - before
 
     def merge(self, other: Path) -> int:

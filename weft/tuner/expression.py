@@ -15,8 +15,9 @@ from weft.targets.registry import find_target
 from weft.te.intrin import create_schedule
 from weft.te.tensor import Tensor
 from weft.tuner.bench import Bench
-from weft.tuner.cost_models import cost_model
+from weft.tuner.cost_models import MODELS, cost_model
 from weft.tuner.database import Database
+from weft.tuner.explorers import EXPLORERS
 from weft.tuner.model import seconds_of
 from weft.tuner.records import TuneError
 from weft.tuner.runner import LocalRunner, Runner
@@ -68,6 +69,11 @@ def tune_expression(
     seconds, machine = seconds_of(budget), find_target(target)
     if not machine.is_host and runner is None:
         raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
+    for name, given, known in (("model", model, MODELS), ("explorer", explorer, EXPLORERS)):
+        if given is not None and given not in known:
+            raise TuneError(f"{name}= is one of {', '.join(known)}, not {given!r}")
+    if trials is not None and (not isinstance(trials, int) or trials < 1):
+        raise TuneError(f"trials= is a whole number from 1 up, not {trials!r}")
     schedule = what if isinstance(what, Schedule) else create_schedule(what) if isinstance(what, Tensor) else None
     if schedule is None:
         raise TuneError(f"weft.tune takes a tensor or a schedule, not a {type(what).__name__}; weft tune takes models")

@@ -75,6 +75,8 @@ def descent(counts: Mapping[str, int], taken: Callable[[Sequence[State], int], S
     for _ in range(SWEEPS):
         before = dict(state)
         for key, count in counts.items():
+            if not count:  # none of its kernels could be built
+                continue
             rest = {name: at for name, at in state.items() if name != key}
             if key not in few:
                 seconds = taken([{**rest, key: at} for at in range(count)], MIX_ROUNDS[0]) if count > LAST_MIXED else []

@@ -494,16 +494,9 @@ class Tuning:
         else:
             times = pairs_in_turns(calls, self.threads == 1)
         least, ratio, _ = spread(*times)
-        before_ = statistics.median(
-            times[0]
-        )  # what it takes after is told by the pairs: a busy machine changes meanwhile
-        return {
-            "before": before_,
-            "after": before_ / (ratio or 1.0),
-            "ratio": ratio,
-            "least": least,
-            "problem": problem,
-        }
+        taken = statistics.median(times[0])  # after it by the pairs: a busy machine changes meanwhile
+        told = {"ratio": ratio, "least": least, "problem": problem}
+        return {"before": taken, "after": taken / (ratio or 1.0), **told}
 
     def _inside(self, sets: Sequence[Records]) -> list[list[float]]:
         """The seconds of each launch with each set, the best of some turns; in a child."""
@@ -582,14 +575,17 @@ def make_tuning(
     if not machine.is_host and made is Tuning:
         raise TuneError(f"the target {machine.name} is no machine that is here: nothing can be measured for it")
     bound = bind_shapes(graph, None)
-    open_ = [v.name for v in bound.inputs if not (isinstance(v.type, TensorType) and v.type.is_static)]
-    if open_:
+    if open_ := _open_inputs(bound):
         raise TuneError(f"the shapes of {', '.join(open_)} are open: give them (shapes=…, or --size and --shape)")
     wanted = check_precision(precision, machine)
     count, records = threads or get_threads(), database or Database()
     if records.reads_only:
         raise TuneError(f"{records.path}: {READ_ONLY}")
     return made(graph.name, bound, machine, records, seconds_of(budget), wanted, count, **options)
+
+
+def _open_inputs(graph: Graph) -> list[str]:
+    return [v.name for v in graph.inputs if not (isinstance(v.type, TensorType) and v.type.is_static)]
 
 
 def compile_tuned(
@@ -607,19 +603,28 @@ def compile_tuned(
         from weft.frontends.onnx import load
 
         graph = load(getattr(model, "model_proto", model))
-    in_background = tune == "background"
+    in_background, settled = tune == "background", {} if exact is None else {"exact": exact}
     budget = settings.BACKGROUND_SECONDS if in_background else tune
 
-    def compiled() -> Any:
-        return compile_model(model, target=target, shapes=shapes, precision=precision, threads=threads, exact=exact)
+    def compiled(given: Mapping[str, Sequence[int]]) -> Any:
+        met = given or shapes
+        return compile_model(model, target=target, shapes=met, precision=precision, threads=threads, exact=exact)
 
-    with knobs.override(**({} if exact is None else {"exact": exact})):
-        tuning = make_tuning(bind_shapes(graph, shapes), budget, target, precision, threads)
-        if not in_background:
-            tuning.run()
-    module = compiled()
-    if in_background:
-        from weft.tuner.background import Background
+    def tuning_of(given: Mapping[str, Sequence[int]]) -> Tuning:
+        with knobs.override(**settled):
+            return make_tuning(bind_shapes(graph, given or shapes), budget, target, precision, threads)
 
-        module.tuning = Background(module, tuning, compiled)
+    if not in_background:
+        with knobs.override(**settled):
+            tuning_of({}).run()
+        return compiled({})
+    from weft.tuner.background import Background
+
+    bound = bind_shapes(graph, shapes)
+    waits = bool(_open_inputs(bound)) and all(isinstance(value.type, TensorType) for value in bound.inputs)
+    tuning = tuning_of if waits else tuning_of({})  # before a device is opened by what is compiled
+    module = compiled({})
+    if waits and module._executor.binds_values:
+        raise TuneError("values of inputs decide shapes of this model, and these are open: give them (shapes=…)")
+    module.tuning = Background(module, tuning, compiled)
     return module

@@ -43,7 +43,8 @@ time between."""
 IDLE, BUILDERS_NICE, PATIENCE = 19, 5, 4.0
 """How nice a child is that tunes beside a service, or builds kernels beside one that measures; the first may take so
 many times its budget, as it waits for others."""
-BACKGROUND_SECONDS = 600.0  # how long a model is tuned beside its use
+BACKGROUND_SECONDS, MET_SECONDS = 600.0, 0.5
+"""How long a model is tuned beside its use; how often one whose sizes are open is asked for shapes that it met."""
 WRITE_SECONDS = 30.0  # how long a writer of records waits for another
 
 # --------------------------------------------------------------------- one task (space, explorers, cost_models, search)

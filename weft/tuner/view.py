@@ -87,12 +87,14 @@ def task_table(tuning: Tuning, most: int = MOST_ROWS) -> Table:
 def summary(tuning: Tuning) -> str:
     """What came of it, in a sentence or two."""
     tried = f"{tuning.trials} trials on {len(tuning.searches)} of {len(tuning.tasks)} tasks"
+    tried += "; another form of the model is in use now" if tuning.chose_algorithms else ""
     again = " (stopped: the same command goes on)" if tuning.stopped else ""
     verdict = tuning.verdict
-    if not tuning.trials and not tuning.stopped and not tuning.left:
+    is_over = not tuning.left or not (tuning.searches or tuning.skipped)
+    if not tuning.trials and not tuning.stopped and verdict is None and is_over:
         return f"{tried}: the time was over before; looking at the model takes {tuning.model_seconds:.0f} s of it"
     if verdict is None:
-        return f"{tried}{again}; nothing is faster than what is in use"
+        return f"{tried}{again}; no schedule is faster than what is in use"
     if verdict.problem:
         return f"{tried}{again}; what was found is not used: {verdict.problem}"
     taken = f"{1e3 * verdict.before:.3f} ms before, {1e3 * verdict.after:.3f} ms after, {verdict.ratio:.3f}×"

@@ -108,9 +108,9 @@ class Module:
                 named, out = {**named, "out": out}, None
             elif isinstance(out, np.ndarray):
                 out = (out,)
-        made = None
-        if not named and self._fast is not None and (out is None or type(out) in (list, tuple)):
-            made = self._fast(arrays, self._threads or get_threads(), out)
+        made, fast = None, self._fast  # which another thread may take away
+        if not named and fast is not None and (out is None or type(out) in (list, tuple)):
+            made = fast(arrays, self._threads or get_threads(), out)
         if made is None:
             made = self._run(None, self._feeds(arrays, named), out)
         return made[0] if len(made) == 1 else tuple(made)
@@ -136,13 +136,14 @@ class Module:
         """
         if not isinstance(feeds, dict):
             self._check_named(feeds)
-        if self._fast is not None and output_names is None and len(feeds) == len(self._names):
+        fast = self._fast  # which another thread may take away
+        if fast is not None and output_names is None and len(feeds) == len(self._names):
             if out is None or type(out) in (list, tuple):
                 try:
                     arrays = [feeds[name] for name in self._names]
                 except KeyError:
                     arrays = []
-                made = self._fast(arrays, self._threads or get_threads(), out)
+                made = fast(arrays, self._threads or get_threads(), out)
                 if made is not None:
                     return made
         return self._run(output_names, feeds, out)
