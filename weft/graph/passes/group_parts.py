@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from weft.graph.ir import Node
 from weft.graph.passes.fuse import Group
 from weft.graph.passes.layout import CHANNEL, Laid, is_whole
 
@@ -36,6 +35,5 @@ def _in_parts(group: Group, laid: Laid, propose: Propose) -> Group:
     if not rows:
         return group
     cut = {norms[0]: norms[0].replace(attributes={**norms[0].attributes, "rows": rows})}
-    nodes: list[Node] = [cut.get(node, node) for node in group.nodes]
     anchor = None if group.anchor is None else cut.get(group.anchor, group.anchor)
-    return Group(nodes, group.inputs, group.outputs, group.kind, anchor)
+    return Group([cut.get(node, node) for node in group.nodes], group.inputs, group.outputs, group.kind, anchor)
