@@ -22,7 +22,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from weft.core import model
@@ -494,8 +493,10 @@ def _later_keys(mask: Value, scope: Scope) -> int | None:
     if array is None or array.ndim < 2 or 0 in array.shape:
         return None
     seen = array if array.dtype == np.bool_ else array == 0
-    if array.dtype != np.bool_ and not (array[~seen] <= ml_dtypes.finfo(array.dtype).min).all():  # type: ignore[no-untyped-call]
-        return None
+    if array.dtype != np.bool_:
+        kind = array.dtype.type
+        if not (array[~seen] <= np.nextafter(kind(-np.inf), kind(0))).all():  # the least number, of bfloat16 too
+            return None
     queries, keys = array.shape[-2:]
     later = int(seen.reshape(-1, queries, keys)[0, 0].sum()) - 1
     wanted = np.arange(keys) <= np.arange(queries)[:, None] + later
