@@ -17,6 +17,7 @@ from tests.schedule.random_programs import HypothesisSource, Source, arguments_o
 from weft import te
 from weft.expr.nodes import int_value
 from weft.loop.interpreter import interpret
+from weft.loop.passes.check_bounds import ERRORS
 from weft.loop.tree import block_path, blocks_in, loops_in, loops_on
 from weft.loop.verifier import verify
 from weft.targets.cuda.families import default_schedule
@@ -51,7 +52,10 @@ def check_random(source, seed):
     assert not unbound(schedule), f"{unbound(schedule)}\n{schedule.func!r}"
     assert_same(run(schedule.func, arrays), want, f"{schedule.trace}\n{schedule.func!r}")
     lowered = CUDA.lower(schedule.func)
-    assert_same(run(lowered, arrays), want, f"{schedule.trace}\n{lowered!r}")
+    reports = [np.zeros(1, np.int32) for parameter in lowered.params if parameter.name == ERRORS]
+    got = run(lowered, arrays + reports)
+    assert_same(got, want, f"{schedule.trace}\n{lowered!r}")
+    assert not any(report.any() for report in got[len(arrays) :]), lowered
 
 
 @settings(
