@@ -25,6 +25,7 @@ from weft.frontends.onnx import load
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Node, SequenceType, TensorType, Value, dtype_name
 from weft.graph.opspec import Compute, Infer, find_operator
+from weft.ops.tensors import tensors_of
 
 
 @functools.cache
@@ -127,10 +128,8 @@ class Run:
             None if a is None or i in self.spec.shape_inputs else te.placeholder(t.static, t.core, name=f"in{i}")
             for i, (a, t) in enumerate(zip(self.arrays, self.types))
         ]
-        made = self.spec.compute(Compute(self.node, self.types, self.inferred, self.values), *tensors)
-        if made is None:
-            return None
-        return tensors, list(made) if isinstance(made, tuple) else [made]
+        made = tensors_of(self.spec, Compute(self.node, self.types, self.inferred, self.values), tensors)
+        return None if made is None else (tensors, made)
 
     def check_kernel(self) -> bool:
         """Compiles the tensor expression with the plain schedule and compares; False where there is none."""

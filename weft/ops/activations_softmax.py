@@ -16,7 +16,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import kernel, wide, widen
+from weft.ops.elementwise_support import wide, widen
 from weft.ops.reductions_support import best_index, reduce_axes
 
 _LARGEST_FLOAT16 = 65504.0
@@ -119,17 +119,14 @@ def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
     return te.stage(x.shape, body, name="log_softmax", dtype=dtype)
 
 
-@kernel
 def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype, rounds=x.dtype.name == "float16")
 
 
-@kernel
 def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return log_softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
 
 
-@kernel
 def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
     axis = _axis(c, len(x.shape))
     first = best_index(x, axis, greatest=True, last=False)

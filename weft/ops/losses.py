@@ -13,12 +13,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.signature import OneOf
 from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
-from weft.ops.elementwise_support import (
-    kernel,
-    wide,
-    wide_type,
-    widen,
-)
+from weft.ops.elementwise_support import wide, wide_type, widen
 from weft.ops.reductions_support import reduce_axes
 
 _REDUCTION = (OneOf("reduction", ("none", "sum", "mean")),)
@@ -85,12 +80,10 @@ def _compute_loss(c: Compute, logs: te.Tensor, labels: te.Tensor, weight: te.Ten
     return made
 
 
-@kernel
 def _compute_negative_log(c: Compute, x: te.Tensor, labels: te.Tensor, weight: te.Tensor | None = None) -> te.Tensor:
     return _compute_loss(c, x, labels, weight)
 
 
-@kernel
 def _compute_cross_entropy(c: Compute, x: te.Tensor, labels: te.Tensor, weight: te.Tensor | None = None) -> Any:
     logs = log_softmax_tensor(x, 1, wide_type(x.dtype.name))
     loss = _compute_loss(c, logs, labels, weight)

@@ -13,26 +13,12 @@ from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast, divided, normal_axes, product, times, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.movement_indices import (
-    choose,
-    fill,
-    integers,
-    is_empty,
-    kernels_know,
-    length_of,
-    output_type,
-    reshape_read,
-    unknown_shape,
-)
+from weft.ops.movement_indices import choose, fill, integers, length_of, output_type, reshape_read, unknown_shape
 
 
 def reshaped(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     """The first input with the shape of the output: elements keep their order in memory."""
-    if not kernels_know(c):
-        return None
     shape = c.out_dims()
-    if is_empty(c):
-        return fill(shape, 0, output_type(c))
     return te.compute(shape, reshape_read(x, shape), name=c.node.op.lower())
 
 
@@ -236,8 +222,6 @@ def _transpose(c: Evaluate, x: Array) -> Array:
 
 
 def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     order = _order(c, x.ndim)
 
     def read(*indices: Any) -> Any:
@@ -282,8 +266,6 @@ def _expand(c: Evaluate, x: Array, shape: Array) -> Array:
 
 
 def _expand_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
-    if not kernels_know(c):
-        return None
     return te.compute(c.out_dims(), lambda *i: te.broadcast_read(x, i, c.out_dims()), name="expand")
 
 
@@ -318,11 +300,7 @@ def _tile(c: Evaluate, x: Array, repeats: Array) -> Array:
 
 
 def _tile_compute(c: Compute, x: te.Tensor, repeats: Any) -> Any:
-    if not kernels_know(c):
-        return None
     sizes, shape = c.dims(0), c.out_dims()
-    if is_empty(c):
-        return fill(shape, 0, output_type(c))
     return te.compute(
         shape, lambda *i: x[tuple(k if same_dim(n, d) else k % d for k, n, d in zip(i, shape, sizes))], name="tile"
     )
@@ -357,7 +335,7 @@ def _shape_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute((len(dims),), lambda i: choose(i, [te.const(d, "int64") for d in dims]), name="shape")
 
 
-register("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data", traits="shape_only")
+register("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data", traits="shape_only empties")
 
 
 def _size_compute(c: Compute, x: te.Tensor) -> Any:
@@ -371,5 +349,5 @@ register(
     _size_compute,
     "injective",
     takes="data",
-    traits="shape_only",
+    traits="shape_only empties",
 )

@@ -13,17 +13,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import FAR, Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.movement_indices import (
-    axis_of,
-    fill,
-    integers,
-    is_empty,
-    kernels_know,
-    length_of,
-    output_type,
-    unknown_shape,
-    with_dim,
-)
+from weft.ops.movement_indices import axis_of, fill, integers, length_of, output_type, unknown_shape, with_dim
 
 # --------------------------------------------------------------------------------------------------------- Concat
 
@@ -62,10 +52,8 @@ def _concat(c: Evaluate, *arrays: Array) -> Array:
 
 
 def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     shape = c.out_dims()
-    if is_empty(c):
+    if 0 in shape:
         return fill(shape, 0, output_type(c))
     axis = axis_of(c, len(shape), c.need("axis"))
     parts: list[tuple[Dim, te.Tensor]] = []
@@ -93,7 +81,7 @@ register(
     _concat_compute,
     "injective",
     takes="inputs, more:inputs?, ...",
-    traits="joins speculatable",
+    traits="joins speculatable empties",
 )
 # A Concat of two that native loops compute in the memory of the first (compiler/control/parts.py).
 register("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs")
@@ -147,8 +135,6 @@ def _split(c: Evaluate, x: Array, split: Array | None = None) -> tuple[Array, ..
 
 
 def _split_compute(c: Compute, x: te.Tensor, split: Any = None) -> Any:
-    if not kernels_know(c):
-        return None
     axis = axis_of(c, x.ndim)
     made: list[Any] = []
     offset: Dim = 0
@@ -171,7 +157,7 @@ register(
     "injective",
     shape_inputs=(1,),
     takes="input[_ *s], split:int[_]?",
-    traits="slices",
+    traits="slices empties",
 )
 
 
@@ -266,7 +252,7 @@ def _slice(
 
 def _slice_compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     starts, ends = c.value(1), c.value(2)
-    if not kernels_know(c) or starts is None or ends is None:
+    if starts is None or ends is None:
         return None
     parts = _slices(c, c.dims(0), starts, ends, c.value(3), c.value(4))
     return te.compute(
@@ -374,11 +360,11 @@ def _fill_value(x: Array, value: Array | None) -> Array:
 
 def _pad_compute(c: Compute, x: te.Tensor, pads: Any, value: te.Tensor | None = None, axes: Any = None) -> Any:
     amounts = c.value(1)
-    if not kernels_know(c) or amounts is None:
+    if amounts is None:
         return None
     frames = _frames(c, c.shape(0), amounts, c.value(3))
     mode, kind = c.get("mode", "constant"), output_type(c)
-    if is_empty(c):
+    if 0 in c.out_shape():
         return fill(c.out_shape(), 0, kind)
 
     def default() -> Expr:
@@ -421,7 +407,7 @@ register(
     shape_inputs=(1, 3),
     takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
     requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
-    traits="cheap grows",
+    traits="cheap grows empties",
 )
 
 
@@ -465,11 +451,7 @@ def _center(c: Evaluate, x: Array, shape: Array) -> Array:
 
 
 def _center_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
-    if not kernels_know(c):
-        return None
     sizes, wanted, kind = c.shape(0), c.out_shape(), output_type(c)
-    if 0 in sizes or 0 in wanted:
-        return fill(wanted, 0, kind)
 
     def read(*indices: Any) -> Expr:
         at = [k + _center_offset(s, w) for k, s, w in zip(indices, sizes, wanted)]

@@ -22,7 +22,6 @@ from weft.ops.elementwise_support import (
     expect_broadcast,
     expect_shape,
     infer_same,
-    kernel,
     wide,
     wide_type,
     widen,
@@ -120,7 +119,6 @@ def _batch(c: Evaluate, x: Array, scale: Array, bias: Array, mean: Array, varian
     return (np.asarray(made), *running)[: c.output_count]
 
 
-@kernel
 def _compute_batch(
     c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor, mean: te.Tensor, variance: te.Tensor
 ) -> te.Tensor | None:
@@ -169,7 +167,6 @@ def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.T
     )
 
 
-@kernel
 def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes = tuple(range(2, len(shape)))
@@ -207,7 +204,6 @@ def _group(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
     return np.asarray(made * _by_channel(wide(scale), x.ndim) + _by_channel(wide(bias), x.ndim)).astype(x.dtype)
 
 
-@kernel
 def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     batch, channels, *space = c.shape(0)
     groups, rows = int(c.need("num_groups")), int(c.get("rows", 0))
@@ -252,7 +248,6 @@ def _mean_variance(c: Evaluate, x: Array) -> Array:
     return np.asarray(apart / (deviation + data.dtype.type(_TINY))).astype(x.dtype)
 
 
-@kernel
 def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes = _mvn_axes(c, len(shape))
@@ -309,7 +304,6 @@ def _layer(c: Evaluate, x: Array, scale: Array, bias: Array | None = None) -> An
     return (made, mean.astype(stash), inverse.astype(stash))[: c.output_count]
 
 
-@kernel
 def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor | None = None) -> Any:
     shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
@@ -360,7 +354,6 @@ def _root_mean_square(c: Evaluate, x: Array, scale: Array) -> Array:
     return np.asarray(made * wide(scale)).astype(scale.dtype)
 
 
-@kernel
 def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), "float64" if "float64" in (x.dtype.name, scale.dtype.name) else "float32"
@@ -397,7 +390,6 @@ def _lp(c: Evaluate, x: Array) -> Array:
     return np.asarray(np.where(norm == 0, 0, data / np.where(norm == 0, 1, norm))).astype(x.dtype)
 
 
-@kernel
 def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
     shape = c.shape(0)
     axis, power = normal_axis(c.get("axis", -1), len(shape), c.error), c.get("p", 2)
@@ -445,7 +437,6 @@ def _local_response(c: Evaluate, x: Array) -> Array:
     return np.asarray(wide(x) / (bias + alpha / c.need("size") * total) ** beta).astype(x.dtype)
 
 
-@kernel
 def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
     shape, (before, after) = c.shape(0), _window(c, c.shape(0)[1])
     alpha, beta, bias = c.get("alpha", 1e-4), c.get("beta", 0.75), c.get("bias", 1.0)

@@ -15,7 +15,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.signature import Along
-from weft.ops.convolution import is_empty, sizes_of, wide_product
+from weft.ops.convolution import sizes_of, wide_product
 from weft.ops.products import infer_product, multiply_tensors
 from weft.ops.quantized_support import requantize, requantize_expr, surely_zero, wrap_int32
 
@@ -101,8 +101,6 @@ def _evaluate_integer(c: Evaluate, a: Array, b: Array, a_zero: Any = None, b_zer
 
 
 def _compute_integer(c: Compute, a: te.Tensor, b: te.Tensor, a_zero: Any = None, b_zero: Any = None) -> Any:
-    if is_empty(*c.types, *c.outputs):
-        return None
     return integer_product_tensors(c, a, b, (2, 3), a_zero, b_zero)
 
 
@@ -133,7 +131,7 @@ def _evaluate_linear(c: Evaluate, *arrays: Array) -> Array:
 
 def _compute_linear(c: Compute, *tensors: te.Tensor) -> Any:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = tensors
-    if is_empty(*c.types, *c.outputs) or a.ndim < 2 or b.ndim < 2:
+    if a.ndim < 2 or b.ndim < 2:
         return None
     total = integer_product_tensors(c, a, b, (2, 5), a_zero, b_zero)
     kind = c.outputs[0].dtype

@@ -15,7 +15,7 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.elementwise_support import expect_shape
-from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
+from weft.ops.movement_indices import integers, length_of, output_type, unknown_shape
 
 CUBIC = -0.75
 FAR = float(1 << 30)
@@ -62,9 +62,7 @@ def _affine(c: Evaluate, theta: Array, size: Array) -> Array:
 
 
 def _affine_compute(c: Compute, theta: te.Tensor, size: Any) -> Any:
-    kind = output_type(c) if kernels_know(c) else None
-    if kind is None or is_empty(c):
-        return None
+    kind = output_type(c)
     wide = dtype("float64") if kind.bits == 64 else dtype("float32")
     spatial = c.out_shape()[1:-1]
     aligned = bool(c.get("align_corners", 0))
@@ -248,11 +246,9 @@ def _tap_weight(s: Sampling, t: Expr, tap: int) -> Expr:
 
 
 def _sample_compute(c: Compute, x: te.Tensor, grid: te.Tensor) -> Any:
-    if not kernels_know(c) or not output_type(c).is_float:
+    if not output_type(c).is_float:
         return None
     kind, spatial, s = output_type(c), c.shape(0)[2:], Sampling(c)
-    if is_empty(c) or 0 in c.shape(0):
-        return fill(c.out_shape(), 0, kind)
     wide = dtype("float64") if kind.bits == 64 else dtype("float32")
     rank = len(spatial)
     points = te.compute(
