@@ -18,9 +18,10 @@ import numpy as np
 
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Type, Value, dtype_name
-from weft.graph.opspec import Evaluate, EvaluateFunction, Infer, Use, node_error
-from weft.graph.passes.support import Names, Rule, Scope, rewrite
-from weft.ops.elementwise_support import TYPE_NUMBERS
+from weft.graph.opspec import Evaluate, EvaluateFunction, Infer, InferFunction, OpSpec, Use, node_error, register
+from weft.graph.passes.support import Names, Replacement, Rule, Scope, rewrite
+from weft.graph.signature import Relation
+from weft.ops.elementwise_support import TYPE_NUMBERS, signature_of
 
 
 class Unexpanded(Exception):
@@ -118,3 +119,45 @@ def types_by(body: Callable[..., Sequence[Value]], c: Infer) -> list[Type]:
     graph = Graph(c.node.op, [value for value in inputs if value is not None], [], [], known)
     made = body(_Types(c.node, Scope(graph, Names(graph), Counter())), *inputs)
     return [value.tensor for value in made]
+
+
+def compose(
+    name: str,
+    body: Callable[..., Any],
+    shape_inputs: Sequence[int] = (),
+    domain: str = "",
+    traits: str = "",
+    infer: InferFunction | None = None,
+    takes: str | None = None,
+    requires: Sequence[Relation] = (),
+) -> OpSpec:
+    """Registers an operator whose meaning is a body of other operators.
+
+    `infer` is for types that say more than those of the body, `takes` for what its parameters do not say.
+    """
+
+    def made(b: Builder, *inputs: Value | None) -> list[Value]:
+        found = body(b, *inputs)
+        return (list(found) if isinstance(found, (tuple, list)) else [found])[: max(b.output_count, 1)]
+
+    def expand(node: Node, scope: Scope) -> Replacement:
+        if any(v is not None and not isinstance(v.type, TensorType) for v in node.inputs):
+            return None
+        b = Builder(node, scope)
+        try:
+            results = made(b, *node.inputs)
+        except Unexpanded:
+            return None
+        return [node for at, value in enumerate(results) for node in b.last("Identity", [value], at)]
+
+    return register(
+        name,
+        infer or (lambda c: types_by(made, c)),
+        by_expansion(expand, by_value=True),
+        shape_inputs=shape_inputs,
+        domain=domain,
+        expand=expand,
+        takes=takes or signature_of(body),
+        requires=requires,
+        traits=traits,
+    )
