@@ -1,5 +1,5 @@
-"""The passes between a graph as it was loaded and the graph that is compiled: `specialize`, `expand`, `quantized`, those
-that bring it to one form (`graph/passes/normalize.py`), then the list for a target below.
+"""The passes between a graph as it was loaded and the graph that is compiled: `specialize`, `expand`, `quantized`,
+those that bring it to one form (`graph/passes/normalize.py`), then the list for a target below.
 
 Each is run by `graph/passes/history.py`, which notes for whoever watches what it changed, logs what it took, and with
 `WEFT_VERIFY=1` checks the graph behind it: `weft inspect MODEL --print-after PASS`.
