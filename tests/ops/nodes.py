@@ -57,11 +57,11 @@ def run_node(
         assert isinstance(kind, TensorType)
         assert dtype_name(got.dtype) == kind.dtype and got.shape == kind.static, (got.dtype, got.shape, kind)
     if build and spec.compute is None and spec.expand is not None:
-        return made, _expanded(node, arrays, types, values)
+        return made, run_expanded(node, arrays, types, values)
     return made, _compiled(spec, node, arrays, types, inferred, values) if build else None
 
 
-def _expanded(node: Node, arrays: Any, types: Any, values: Any) -> list[np.ndarray] | None:
+def run_expanded(node: Node, arrays: Any, types: Any, values: Any) -> list[np.ndarray] | None:
     """What a node gives that is made of others; None where some of it runs on the host."""
     inputs = [None if kind is None else Value(f"in{at}", kind) for at, kind in enumerate(types)]
     known = {one: array for one, array in zip(inputs, values) if one is not None and array is not None}

@@ -13,10 +13,9 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.support import Replacement, Scope
 from weft.graph.shapes import plus, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.elementwise_support import infer_same
+from weft.ops.elementwise_support import TYPE_NUMBERS, infer_same
 from weft.ops.expansion import Builder
 from weft.ops.machine_learning_scores import DOMAIN, expanding, known_input
-from weft.ops.movement_indices import output_type
 from weft.ops.strings import strings, text
 
 
@@ -58,19 +57,16 @@ def _normalizer(node: Node, scope: Scope) -> Replacement:
 expanding("Normalizer", _float_like, _normalizer, (OneOf("norm", tuple(_NORMS)),))
 
 
-def _binarizer(c: Evaluate, x: Array) -> Array:
-    return np.asarray(x > np.asarray(c.get("threshold", 0.0)).astype(x.dtype)).astype(x.dtype)
-
-
-def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
-    if not output_type(c).is_float:
+def _binarizer(node: Node, scope: Scope) -> Replacement:
+    """A comparison."""
+    b, x = Builder(node, scope), known_input(node)
+    if x is None:
         return None
-    kind = output_type(c)
-    limit, one, zero = (te.const(v, kind) for v in (float(c.get("threshold", 0.0)), 1, 0))
-    return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
+    above = b("Greater", x, b.constant(b.get("threshold", 0.0), x.tensor.numpy))
+    return b.last("Cast", [above], 0, to=TYPE_NUMBERS[x.tensor.dtype])
 
 
-register("Binarizer", infer_same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number")
+expanding("Binarizer", infer_same, _binarizer)
 
 
 def _imputer(node: Node, scope: Scope) -> Replacement:

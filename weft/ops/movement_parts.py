@@ -9,10 +9,11 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import FAR, Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
+from weft.ops.expansion import Builder, Unexpanded, compose
 from weft.ops.movement_indices import axis_of, fill, integers, length_of, output_type, unknown_shape, with_dim
 
 # --------------------------------------------------------------------------------------------------------- Concat
@@ -438,36 +439,27 @@ def _center_offset(size: int, wanted: int) -> int:
     return (size - wanted) // 2 if size >= wanted else -((wanted - size) // 2)
 
 
-def _center(c: Evaluate, x: Array, shape: Array) -> Array:
-    wanted = [int(d) for d in _wanted(c, x.shape, shape) if isinstance(d, int)]
-    out = np.full(wanted, "" if x.dtype.kind == "O" else 0, x.dtype)
-    source, target = [], []
-    for size, new in zip(x.shape, wanted):
-        offset = _center_offset(size, new)
-        source.append(slice(max(0, offset), max(0, offset) + min(size, new)))
-        target.append(slice(max(0, -offset), max(0, -offset) + min(size, new)))
-    out[tuple(target)] = x[tuple(source)]
-    return out
+def _center(b: Builder, x: Value, shape: Value) -> Value:
+    """A Slice along the axes that get shorter, and a Pad along those that get longer."""
+    value = b.scope.constant(shape)
+    if value is None or not x.tensor.is_static:
+        raise Unexpanded
+    sizes = x.tensor.static
+    wanted = [int(str(size)) for size in _wanted(b.use, sizes, value)]
+    offsets = [_center_offset(size, new) for size, new in zip(sizes, wanted)]
+    starts = [max(0, offset) for offset in offsets]
+    ends = [start + min(size, new) for start, size, new in zip(starts, sizes, wanted)]
+    before = [max(0, -offset) for offset in offsets]
+    after = [max(0, new - size) - first for size, new, first in zip(sizes, wanted, before)]
+    part = b("Slice", x, b.constant(starts, "int64"), b.constant(ends, "int64"))
+    return b("Pad", part, b.constant([*before, *after], "int64"))
 
 
-def _center_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
-    sizes, wanted, kind = c.shape(0), c.out_shape(), output_type(c)
-
-    def read(*indices: Any) -> Expr:
-        at = [k + _center_offset(s, w) for k, s, w in zip(indices, sizes, wanted)]
-        tests = [te.all(p >= 0, p < s) for p, s, w in zip(at, sizes, wanted) if w > s]
-        return te.select(te.all(*tests), x[tuple(at)], te.const(0, kind)) if tests else x[tuple(at)]
-
-    return te.compute(wanted, read, name="center_crop_pad")
-
-
-register(
+compose(
     "CenterCropPad",
-    _center_infer,
     _center,
-    _center_compute,
-    "injective",
-    shape_inputs=(1,),
+    (1,),
+    infer=_center_infer,
     takes="input_data[_ *s], shape:int[_]",
     traits="cheap grows",
 )
