@@ -13,11 +13,12 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
+from weft.graph.ir import Array, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import wide, widen
-from weft.ops.reductions_support import best_index, reduce_axes
+from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.reductions_support import reduce_axes
 
 _LARGEST_FLOAT16 = 65504.0
 
@@ -61,15 +62,6 @@ def _softmax(c: Evaluate, x: Array) -> Array:
 
 def _log_softmax(c: Evaluate, x: Array) -> Array:
     return log_softmax_array(wide(x), _axis(c, x.ndim)).astype(x.dtype)
-
-
-def _hardmax(c: Evaluate, x: Array) -> Array:
-    axis = _axis(c, x.ndim)
-    if not x.size:
-        return x
-    first = np.expand_dims(wide(x).argmax(axis=axis), axis)
-    positions = np.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
-    return np.asarray(positions == first).astype(x.dtype)
 
 
 def _without(indices: Any, axis: int) -> tuple[Any, ...]:
@@ -127,14 +119,14 @@ def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return log_softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
 
 
-def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
-    axis = _axis(c, len(x.shape))
-    first = best_index(x, axis, greatest=True, last=False)
-
-    def body(*i: Any) -> Expr:
-        return te.equal(i[axis], first[_without(i, axis)]).astype(x.dtype)
-
-    return te.stage(x.shape, body, name="hardmax")
+def _hardmax(b: Builder, x: Value) -> Value:
+    """1 at the first of the greatest, 0 elsewhere."""
+    axis = _axis(b.use, x.tensor.rank)
+    size = x.tensor.dims[axis]
+    if not isinstance(size, int):
+        raise Unexpanded
+    places = b("ArgMax", x, axis=axis, keepdims=0)
+    return b("OneHot", places, b.constant(size, "int64"), b.constant([0, 1], x.tensor.dtype), axis=axis)
 
 
 register(
@@ -147,4 +139,4 @@ register(
     traits="transcendental speculatable rowwise",
 )
 register("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float", traits="rowwise")
-register("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float")
+compose("Hardmax", _hardmax, infer=_infer, takes="input:float")

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axes, normal_axis, product
 from weft.graph.signature import Between, OneOf
@@ -26,6 +26,7 @@ from weft.ops.elementwise_support import (
     wide_type,
     widen,
 )
+from weft.ops.expansion import Builder, compose
 from weft.ops.normalizations_parts import normalized_in_parts
 from weft.ops.reductions_support import mean_array, reduce_axes, share_of
 
@@ -379,47 +380,14 @@ register(
 # ------------------------------------------------------------------------------------------------ Lp, local response
 
 
-def _lp(c: Evaluate, x: Array) -> Array:
-    data, axis = wide(x), normal_axis(c.get("axis", -1), x.ndim, c.error)
-    power = c.get("p", 2)
-    norm = (
-        np.abs(data).sum(axis=axis, keepdims=True)
-        if power == 1
-        else np.sqrt(np.square(data).sum(axis=axis, keepdims=True))
-    )
-    return np.asarray(np.where(norm == 0, 0, data / np.where(norm == 0, 1, norm))).astype(x.dtype)
+def _lp(b: Builder, x: Value) -> Value:
+    """A quotient; what has no norm is 0."""
+    data, axes = b.cast(x, wide_type(x.tensor.dtype)), b.constant([b.get("axis", -1)], "int64")
+    norm, zero = b(f"ReduceL{b.get('p', 2)}", data, axes, keepdims=1), b.constant(0, data.tensor.dtype)
+    return b.cast(b("Where", b("Equal", norm, zero), zero, b("Div", data, norm)), x.tensor.dtype)
 
 
-def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
-    shape = c.shape(0)
-    axis, power = normal_axis(c.get("axis", -1), len(shape), c.error), c.get("p", 2)
-    total = reduce_axes(x, (axis,), te.sum, lambda v, i: te.abs(v) if power == 1 else v * v, keep=True, name="lp_sum")
-    norm = te.compute(total.shape, lambda *i: total[i] if power == 1 else te.sqrt(total[i]), name="lp_norm")
-
-    def body(*i: Any) -> Expr:
-        size = norm[_outer(i, (axis,))]
-        return te.select(te.equal(size, te.const(0, size.dtype)), te.const(0, size.dtype), widen(x[i]) / size)
-
-    return te.stage(shape, body, name="lp_normalized", dtype=x.dtype)
-
-
-def _infer_lp(c: Infer) -> Sequence[Type]:
-    kind = c.tensor(0)
-    if kind.shape is not None:
-        normal_axis(c.get("axis", -1), kind.rank, c.error)
-    return [kind]
-
-
-register(
-    "LpNormalization",
-    _infer_lp,
-    _lp,
-    _compute_lp,
-    "reduction",
-    takes="input:float[_ *s]",
-    requires=(OneOf("p", (1, 2)),),
-    traits="statistic",
-)
+compose("LpNormalization", _lp, takes="input:float[_ *s]", requires=(OneOf("p", (1, 2)),), traits="statistic")
 
 
 def _window(c: Use, channels: int) -> tuple[int, int]:
