@@ -248,6 +248,14 @@ def test_qlinear_conv(each, zero):
     assert ops(done) == ["ConvInteger", "Add", "Cast", "Mul", "QuantizeLinear"]
 
 
+def test_zero_points_of_channels_without_scales():
+    b = Build()
+    x, w = b.input("uint8", 1, 4, 6, 6), b.numbers("int8", 6, 4, 3, 3)
+    zeros = b.constant(np.array([0, 1, -2, 3, 0, 5], "int8"))
+    done = check(b.graph(b("ConvInteger", x, w, b.constant(np.array(100, "uint8")), zeros, pads=[1] * 4)), steps=0)
+    assert ops(done) == ["ConvInteger", "Add"]
+
+
 def test_qlinear_matmul():
     b = Build()
     inputs = [
