@@ -42,14 +42,6 @@ def softmax_array(x: Array, axis: int) -> Array:
     return np.asarray(grown / grown.sum(axis=axis, keepdims=True))
 
 
-def log_softmax_array(x: Array, axis: int) -> Array:
-    """The logarithm of softmax in the type of the array (a wide one)."""
-    if not x.size:
-        return x
-    shifted = x - x.max(axis=axis, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
-
-
 def _softmax(c: Evaluate, x: Array) -> Array:
     axis = _axis(c, x.ndim)
     if x.dtype != np.float16 or not x.size:
@@ -61,7 +53,11 @@ def _softmax(c: Evaluate, x: Array) -> Array:
 
 
 def _log_softmax(c: Evaluate, x: Array) -> Array:
-    return log_softmax_array(wide(x), _axis(c, x.ndim)).astype(x.dtype)
+    axis, data = _axis(c, x.ndim), wide(x)
+    if not x.size:
+        return x
+    shifted = data - data.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(x.dtype)
 
 
 def _without(indices: Any, axis: int) -> tuple[Any, ...]:
@@ -95,8 +91,8 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
     return te.stage(shape, share, name="softmax", dtype=dtype)
 
 
-def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
-    """The logarithm of softmax along an axis of a tensor, computed wide and rounded to `dtype`."""
+def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
+    axis = _axis(c, len(x.shape))
     top = reduce_axes(x, (axis,), te.max, name="softmax_max")
 
     def grown(value: Expr, indices: Any) -> Expr:
@@ -108,15 +104,11 @@ def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
         outer = _without(i, axis)
         return widen(x[i]) - top[outer] - te.log(total[outer])
 
-    return te.stage(x.shape, body, name="log_softmax", dtype=dtype)
+    return te.stage(x.shape, body, name="log_softmax", dtype=x.dtype)
 
 
 def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype, rounds=x.dtype.name == "float16")
-
-
-def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
-    return log_softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
 
 
 def _hardmax(b: Builder, x: Value) -> Value:
