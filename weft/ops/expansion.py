@@ -63,6 +63,12 @@ class Builder:
             raise Unexpanded
         return self.constant(np.arange(size), np.int64)
 
+    def dims(self, value: Value) -> tuple[Dim, ...]:
+        """The shape of a value whose rank is known."""
+        if value.tensor.shape is None:
+            raise Unexpanded
+        return value.tensor.shape
+
     def cast(self, value: Value, dtype: str) -> Value:
         """A value in another type."""
         return value if value.tensor.dtype == dtype else self("Cast", value, to=TYPE_NUMBERS[dtype])
@@ -130,8 +136,9 @@ def compose(
     infer: InferFunction | None = None,
     takes: str | None = None,
     requires: Sequence[Relation] = (),
+    by_value: bool = True,
 ) -> OpSpec:
-    """Registers an operator whose meaning is a body of other operators.
+    """Registers an operator whose meaning is a body of other operators, which values may decide (`by_value`).
 
     `infer` is for types that say more than those of the body, `takes` for what its parameters do not say.
     """
@@ -153,7 +160,7 @@ def compose(
     return register(
         name,
         infer or (lambda c: types_by(made, c)),
-        by_expansion(expand, by_value=True),
+        by_expansion(expand, by_value),
         shape_inputs=shape_inputs,
         domain=domain,
         expand=expand,

@@ -8,14 +8,13 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, Dim, Node, SequenceType, TensorType, Type
+from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.passes.support import Replacement, Scope
 from weft.graph.shapes import plus, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.elementwise_support import TYPE_NUMBERS, infer_same
+from weft.ops.elementwise_support import infer_same
 from weft.ops.expansion import Builder
-from weft.ops.machine_learning_scores import DOMAIN, expanding, known_input
+from weft.ops.machine_learning_scores import DOMAIN, compose
 from weft.ops.strings import strings, text
 
 
@@ -26,64 +25,45 @@ def _float_like(c: Infer) -> list[Type]:
 # ------------------------------------------------------------------------------------------ Scaler, Normalizer, …
 
 
-def _scaler(node: Node, scope: Scope) -> Replacement:
+def _scaler(b: Builder, x: Value) -> Value:
     """A difference and a product."""
-    b, use, x = Builder(node, scope), Use(node), known_input(node)
-    if x is None:
-        return None
-    offset, scale = (np.asarray(use.get(k) or d, np.float32) for k, d in (("offset", [0.0]), ("scale", [1.0])))
-    if any(array.size not in (1, *x.tensor.dims[-1:]) for array in (offset, scale)):
-        raise use.error(f"{offset.size} offsets and {scale.size} scales for {x.type!r}")
-    made = b("Sub", b.cast(x, "float32"), b.constant(offset, np.float32))
-    return b.last("Mul", [made, b.constant(scale, np.float32)], 0)
+    offset, scale = (np.asarray(b.get(k) or d, np.float32) for k, d in (("offset", [0.0]), ("scale", [1.0])))
+    if any(array.size not in (1, *b.dims(x)[-1:]) for array in (offset, scale)):
+        raise b.error(f"{offset.size} offsets and {scale.size} scales for {x.type!r}")
+    return b("Mul", b("Sub", b.cast(x, "float32"), b.constant(offset, None)), b.constant(scale, None))
 
-
-expanding("Scaler", _float_like, _scaler)
 
 _NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
 
 
-def _normalizer(node: Node, scope: Scope) -> Replacement:
+def _normalizer(b: Builder, x: Value) -> Value:
     """A quotient; rows whose norm is zero stay as they are."""
-    b, norm, x = Builder(node, scope), str(Use(node).get("norm", "MAX")), known_input(node)
-    if x is None or not x.tensor.rank:
-        return None
-    rows = b.cast(x, "float32")
+    rows, norm = b.cast(x, "float32"), str(b.get("norm", "MAX"))
     size = b(_NORMS[norm], rows, b.constant([-1], np.int64), keepdims=1)
     zero, one = b.constant(0.0, np.float32), b.constant(1.0, np.float32)
-    return b.last("Div", [rows, b("Where", b("Equal", size, zero), one, size)], 0)
+    return b("Div", rows, b("Where", b("Equal", size, zero), one, size))
 
 
-expanding("Normalizer", _float_like, _normalizer, (OneOf("norm", tuple(_NORMS)),))
-
-
-def _binarizer(node: Node, scope: Scope) -> Replacement:
+def _binarizer(b: Builder, x: Value) -> Value:
     """A comparison."""
-    b, x = Builder(node, scope), known_input(node)
-    if x is None:
-        return None
-    above = b("Greater", x, b.constant(b.get("threshold", 0.0), x.tensor.numpy))
-    return b.last("Cast", [above], 0, to=TYPE_NUMBERS[x.tensor.dtype])
+    return b.cast(b("Greater", x, b.constant(b.get("threshold", 0.0), x.tensor.numpy)), x.tensor.dtype)
 
 
-expanding("Binarizer", infer_same, _binarizer)
-
-
-def _imputer(node: Node, scope: Scope) -> Replacement:
+def _imputer(b: Builder, x: Value) -> Value:
     """A choice."""
-    b, use, x = Builder(node, scope), Use(node), known_input(node)
-    if x is None:
-        return None
     kind, is_float = x.tensor.numpy, "float" in x.tensor.dtype
-    filling = use.get("imputed_value_floats" if is_float else "imputed_value_int64s") or []
-    if len(filling) not in (1, *x.tensor.dims[-1:]):
-        raise use.error(f"{len(filling)} values to fill in for {x.type!r}")
-    gap = use.get("replaced_value_float", 0.0) if is_float else use.get("replaced_value_int64", 0)
+    filling = b.get("imputed_value_floats" if is_float else "imputed_value_int64s") or []
+    if len(filling) not in (1, *b.dims(x)[-1:]):
+        raise b.error(f"{len(filling)} values to fill in for {x.type!r}")
+    gap = b.get("replaced_value_float", 0.0) if is_float else b.get("replaced_value_int64", 0)
     holes = b("IsNaN", x) if is_float and np.isnan(gap) else b("Equal", x, b.constant(gap, kind))
-    return b.last("Where", [holes, b.constant(filling, kind), x], 0)
+    return b("Where", holes, b.constant(filling, kind), x)
 
 
-expanding("Imputer", infer_same, _imputer)
+compose("Scaler", _scaler, infer=_float_like)
+compose("Normalizer", _normalizer, infer=_float_like, requires=(OneOf("norm", tuple(_NORMS)),))
+compose("Binarizer", _binarizer, infer=infer_same)
+compose("Imputer", _imputer, infer=infer_same)
 
 
 # ------------------------------------------------------------------------------------------ choosing and joining

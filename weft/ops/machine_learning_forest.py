@@ -19,19 +19,17 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
-from weft.graph.ir import Array, Node, TensorType, Type, Value
+from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.passes.support import Replacement, Scope
 from weft.graph.signature import Below, Between, OneOf, SameLength
 from weft.loop.ir import For, Let, Stmt, Store, seq
-from weft.ops.elementwise_support import TYPE_NUMBERS
 from weft.ops.expansion import Builder
 from weft.ops.machine_learning_scores import (
     Labels,
     best,
     classified,
     classifier_types,
-    expanding,
+    compose,
     feature_rows,
     over,
     regressed,
@@ -221,14 +219,11 @@ register("Forest", _forest_infer, _forest, _forest_compute, domain="weft", takes
 # ------------------------------------------------------------------------------------------------- tree ensembles
 
 
-def _scores(b: Builder, how: str) -> Value | None:
+def _scores(b: Builder, features: Value, how: str) -> Value:
     """What the trees add up to for each row, in float64."""
-    features, forest = feature_rows(b), forest_of(b.node)
-    if features is None:
-        return None
-    x, columns = features
+    (x, columns), forest = feature_rows(b, features), forest_of(b.node)
     if forest.feature.max(initial=-1) >= columns:
-        raise Use(b.node).error(f"the trees ask for feature {forest.feature.max()} of {columns}")
+        raise b.error(f"the trees ask for feature {forest.feature.max()} of {columns}")
     arrays = tables(forest, x.tensor.dtype) if how in ("SUM", "AVERAGE") else None
     if arrays is None:
         return b("TreeScores", x, domain="weft", aggregate=how, **b.node.attributes)
@@ -249,37 +244,26 @@ def _ensemble_infer(c: Infer) -> list[Type]:
     return [TensorType(c.tensor(0).dtype, (rows_of(c), targets))]
 
 
-def _ensemble(node: Node, scope: Scope) -> Replacement:
-    use, b = Use(node), Builder(node, scope)
-    scores = _scores(b, ("AVERAGE", "SUM", "MIN", "MAX")[int(use.get("aggregate_function", 1))])
-    if scores is None or node.inputs[0] is None:
-        return None
-    name = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[int(use.get("post_transform", 0))]
-    return b.last("Cast", [transformed(b, name, scores)], 0, to=TYPE_NUMBERS[node.inputs[0].tensor.dtype])
+def _ensemble(b: Builder, x: Value) -> Value:
+    scores = _scores(b, x, ("AVERAGE", "SUM", "MIN", "MAX")[int(b.get("aggregate_function", 1))])
+    name = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[int(b.get("post_transform", 0))]
+    return b.cast(transformed(b, name, scores), x.tensor.dtype)
 
 
-def _regressor(node: Node, scope: Scope) -> Replacement:
-    use, b = Use(node), Builder(node, scope)
-    scores, base = _scores(b, str(use.get("aggregate_function", "SUM"))), floats(use, "base_values")
-    if scores is None:
-        return None
-    if base is not None:
-        scores = b("Add", scores, b.constant(base, np.float64))
-    return regressed(b, str(use.get("post_transform", "NONE")), scores)
+def _regressor(b: Builder, x: Value) -> Value:
+    scores, base = _scores(b, x, str(b.get("aggregate_function", "SUM"))), floats(b.use, "base_values")
+    return regressed(b, scores if base is None else b("Add", scores, b.constant(base, np.float64)))
 
 
 def _classifier_infer(c: Infer) -> list[Type]:
     return classifier_types(c, Labels(c, "classlabels_int64s"), class_count(c))
 
 
-def _classifier(node: Node, scope: Scope) -> Replacement:
+def _classifier(b: Builder, x: Value) -> list[Value]:
     """The sums of the trees, or of the one class that they speak of."""
-    use, b = Use(node), Builder(node, scope)
-    labels, transform = Labels(use, "classlabels_int64s"), str(use.get("post_transform", "NONE"))
-    count, ids = class_count(use), {int(i) for i in use.need("class_ids")}
-    scores, base = _scores(b, "SUM"), floats(use, "base_values")
-    if scores is None:
-        return None
+    labels, transform = Labels(b.use, "classlabels_int64s"), str(b.get("post_transform", "NONE"))
+    count, ids = class_count(b.use), {int(i) for i in b.need("class_ids")}
+    scores, base = _scores(b, x, "SUM"), floats(b.use, "base_values")
     if count == 2 and len(ids) == 1 and (1 in ids or base is None or len(base) == 1):
         return _one_class(b, labels, scores, next(iter(ids)), base, transform)
     if scores.tensor.dims[1] != count:
@@ -291,12 +275,12 @@ def _classifier(node: Node, scope: Scope) -> Replacement:
 
 def _one_class(
     b: Builder, labels: Labels, scores: Value, class_id: int, base: Array | None, transform: str
-) -> Replacement:
+) -> list[Value]:
     """Two classes of which the trees speak of one: they add up shares where no weight is negative, else distances.
 
     Trees that speak of class 0 mean the second class by it: so do the exporters, and so do other runtimes.
     """
-    weights = floats(Use(b.node), "class_weights")
+    weights = floats(b.use, "class_weights")
     shares = weights is not None and bool((weights >= 0).all())
     score = b("Gather", scores, b.constant([class_id], np.int64), axis=1)
     if class_id == 0:
@@ -308,11 +292,12 @@ def _one_class(
     return classified(b, labels, over(b, score, 0.5 if shares else 0.0), made)
 
 
-expanding(
+compose(
     "TreeEnsemble",
-    _ensemble_infer,
     _ensemble,
-    (
+    infer=_ensemble_infer,
+    takes="X:float",
+    requires=(
         *NODES,
         OneOf("nodes_modes", tuple(range(LEAF)), each=True),
         Below("leaf_targetids", "n_targets"),
@@ -322,12 +307,11 @@ expanding(
         Between("aggregate_function", 0, 3),
         Between("post_transform", 0, 4),
     ),
-    "X:float",
 )
-expanding(
+compose(
     "TreeEnsembleRegressor",
-    lambda c: [TensorType("float32", (rows_of(c), regression_targets(c)))],
     _regressor,
-    (*NODES, *entries("target"), Below("target_ids", "n_targets")),
+    infer=lambda c: [TensorType("float32", (rows_of(c), regression_targets(c)))],
+    requires=(*NODES, *entries("target"), Below("target_ids", "n_targets")),
 )
-expanding("TreeEnsembleClassifier", _classifier_infer, _classifier, (*NODES, *entries("class")))
+compose("TreeEnsembleClassifier", _classifier, infer=_classifier_infer, requires=(*NODES, *entries("class")))

@@ -12,29 +12,22 @@ and then what all of them end with: a transform of the scores, and the label of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Array, Dim, Node, TensorType, Type, Value
-from weft.graph.opspec import Evaluate, Infer, InferFunction, Use, register
-from weft.graph.passes.support import Replacement, Rule
+from weft.graph.ir import Array, Dim, TensorType, Type, Value
+from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.graph.shapes import unknown_dim
-from weft.graph.signature import Relation
-from weft.ops.elementwise_support import TYPE_NUMBERS, infer_same
-from weft.ops.expansion import Builder, by_expansion
+from weft.ops import expansion
+from weft.ops.elementwise_support import infer_same
+from weft.ops.expansion import Builder, Unexpanded
 
 DOMAIN = "ai.onnx.ml"
 
-
-def expanding(
-    name: str, infer: InferFunction, expand: Rule, requires: Sequence[Relation] = (), takes: str = "X:number"
-) -> None:
-    """Registers an operator of the domain whose meaning is its expansion."""
-    register(name, infer, by_expansion(expand), domain=DOMAIN, expand=expand, takes=takes, requires=requires)
-
+compose = functools.partial(expansion.compose, domain=DOMAIN, takes="X:number", by_value=False)
 
 # ----------------------------------------------------------------------------------------------------------- scores
 
@@ -66,18 +59,17 @@ def transformed(b: Builder, name: str, scores: Value) -> Value:
     return b("Sigmoid", scores) if name == "LOGISTIC" else b("Transform", scores, domain="weft", name=name)
 
 
-def regressed(b: Builder, name: str, scores: Value) -> Replacement:
+def regressed(b: Builder, scores: Value) -> Value:
     """The output of a regressor."""
-    return b.last("Cast", [transformed(b, name, scores)], 0, to=TYPE_NUMBERS["float32"])
+    return b.cast(transformed(b, str(b.get("post_transform", "NONE")), scores), "float32")
 
 
-def classified(b: Builder, labels: Labels, places: Value, scores: Value) -> Replacement:
+def classified(b: Builder, labels: Labels, places: Value, scores: Value) -> list[Value]:
     """The two outputs of a classifier: the labels at places, and the scores."""
-    to_float = b.last("Cast", [scores], 1, to=TYPE_NUMBERS["float32"])
-    if not labels.names:
-        return [*b.last("Identity", [places], 0), *to_float]
-    table = b.constant(labels.names, object if labels.is_text else np.int64)
-    return [*b.last("Gather", [table, places], 0, axis=0), *to_float]
+    if labels.names:
+        table = b.constant(labels.names, object if labels.is_text else np.int64)
+        places = b("Gather", table, places, axis=0)
+    return [places, b.cast(scores, "float32")]
 
 
 def best(b: Builder, scores: Value) -> Value:
@@ -103,20 +95,13 @@ def over(b: Builder, score: Value, border: float) -> Value:
 # ---------------------------------------------------------------------------------------------------- rows and labels
 
 
-def known_input(node: Node) -> Value | None:
-    """The features; None where not even their rank is known."""
-    x = node.inputs[0]
-    return x if x is not None and isinstance(x.type, TensorType) and x.type.shape is not None else None
-
-
-def feature_rows(b: Builder) -> tuple[Value, int] | None:
-    """The features as rows of floats, and how many; None where too little is known of them."""
-    x = known_input(b.node)
-    columns = x.tensor.dims[-1] if x is not None and x.tensor.rank in (1, 2) else None
-    if x is None or not isinstance(columns, int):
-        return None
+def feature_rows(b: Builder, x: Value) -> tuple[Value, int]:
+    """The features as rows of floats, and how many."""
+    rank, columns = len(b.dims(x)), b.dims(x)[-1:]
+    if rank not in (1, 2) or not isinstance(columns[0], int):
+        raise Unexpanded
     made = b.cast(x, "float64" if x.tensor.dtype == "float64" else "float32")
-    return b("Unsqueeze", made, b.constant([0], np.int64)) if x.tensor.rank == 1 else made, columns
+    return b("Unsqueeze", made, b.constant([0], np.int64)) if rank == 1 else made, columns[0]
 
 
 class Labels:

@@ -17,9 +17,8 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr, logical_not
-from weft.graph.ir import Array, Node, TensorType, Type, Value
+from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.passes.support import Replacement, Scope
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
 from weft.ops.expansion import Builder
 from weft.ops.machine_learning_linear import kernel_rows
@@ -28,7 +27,7 @@ from weft.ops.machine_learning_scores import (
     best,
     classified,
     classifier_types,
-    expanding,
+    compose,
     feature_rows,
     transformed,
     two_columns,
@@ -234,20 +233,17 @@ def _pair_table(m: Machine) -> Array:
     return table
 
 
-def _classifier(node: Node, scope: Scope) -> Replacement:
+def _classifier(b: Builder, x: Value) -> list[Value]:
     """Products, in double precision."""
-    use, b = Use(node), Builder(node, scope)
-    m, transform, features = Machine(use), str(use.get("post_transform", "NONE")), feature_rows(b)
-    if features is None:
-        return None
-    rows = b.cast(features[0], "float64")
+    m, transform = Machine(b.use), str(b.get("post_transform", "NONE"))
+    rows = b.cast(feature_rows(b, x)[0], "float64")
     if m.vectors is None:  # the coefficients are those of one plane for each class
-        scores = kernel_rows(b, use, rows, m.coefficients.reshape(m.classes, -1))
+        scores = kernel_rows(b, rows, m.coefficients.reshape(m.classes, -1))
         if len(m.rho):
             scores = b("Add", scores, b.constant(m.rho[:1], np.float64))
         return classified(b, m.labels, best(b, scores), transformed(b, transform, scores))
     pairs = len(_class_pairs(m.classes))
-    decisions = b("MatMul", kernel_rows(b, use, rows, m.vectors), b.constant(_pair_table(m), np.float64))
+    decisions = b("MatMul", kernel_rows(b, rows, m.vectors), b.constant(_pair_table(m), np.float64))
     decisions = b("Add", decisions, b.constant(m.rho[:pairs], np.float64))
     places = best(b, _votes(b, m, decisions))
     if len(m.prob_a):
@@ -282,4 +278,4 @@ def _infer(c: Infer) -> list[Type]:
     return classifier_types(c, found.labels, found.columns)
 
 
-expanding("SVMClassifier", _infer, _classifier)
+compose("SVMClassifier", _classifier, infer=_infer)
