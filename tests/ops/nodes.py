@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from weft import te
 from weft.expr.evaluate import evaluate
 from weft.expr.nodes import Expr, Var
 from weft.expr.visit import free_vars
-from weft.graph.ir import Node, TensorType, Value, dtype_name
+from weft.graph.ir import Graph, Node, TensorType, Value, dtype_name
 from weft.graph.opspec import Compute, Infer, find_operator
+from weft.ops.tensors import tensors_of
+from weft.runtime.model.module import HostWarning
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
@@ -53,7 +56,25 @@ def run_node(
     for got, kind in zip(made, inferred):
         assert isinstance(kind, TensorType)
         assert dtype_name(got.dtype) == kind.dtype and got.shape == kind.static, (got.dtype, got.shape, kind)
+    if build and spec.compute is None and spec.expand is not None:
+        return made, run_expanded(node, arrays, types, values)
     return made, _compiled(spec, node, arrays, types, inferred, values) if build else None
+
+
+def run_expanded(node: Node, arrays: Any, types: Any, values: Any) -> list[np.ndarray] | None:
+    """What a node gives that is made of others; None where some of it runs on the host."""
+    inputs = [None if kind is None else Value(f"in{at}", kind) for at, kind in enumerate(types)]
+    known = {one: array for one, array in zip(inputs, values) if one is not None and array is not None}
+    outputs = [Value(f"out{at}") for at in range(len(node.outputs))]
+    free = [(one, array) for one, array in zip(inputs, arrays) if one is not None and one not in known]
+    whole = [node.replace(inputs=inputs, outputs=outputs)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HostWarning)
+        try:
+            module = weft.compile(Graph("main", [one for one, _ in free], outputs, whole, known))
+            return module.run(None, {one.name: array for one, array in free})
+        except HostWarning:
+            return None
 
 
 def _compiled(spec: Any, node: Node, arrays: Any, types: Any, inferred: Any, values: Any) -> list[np.ndarray] | None:
@@ -61,10 +82,9 @@ def _compiled(spec: Any, node: Node, arrays: Any, types: Any, inferred: Any, val
         None if a is None or i in spec.shape_inputs else te.placeholder(t.static, t.core, name=f"in{i}")
         for i, (a, t) in enumerate(zip(arrays, types))
     ]
-    made = None if spec.compute is None else spec.compute(Compute(node, types, inferred, values), *tensors)
-    if made is None:
+    outs = tensors_of(spec, Compute(node, types, inferred, values), tensors)
+    if outs is None:
         return None
-    outs = list(made) if isinstance(made, tuple) else [made]
     for out, kind in zip(outs, inferred):
         assert str(out.dtype) == kind.dtype, (out.dtype, kind)
     schedule = te.create_schedule([o.op for o in outs])

@@ -4,9 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import weft
 from tests.ops.cases import cases, check_case, check_meaning, kernels
 from tests.ops.nodes import check_node, check_symbolic, numbers, run_node
-from weft.graph.ir import NUMPY_TYPES, GraphError
+from weft.graph.ir import NUMPY_TYPES, Graph, GraphError, Node, TensorType, Value
 
 OPERATORS = (
     "Abs Acos Acosh Add Asin Asinh Atan Atanh Ceil Clip Cos Cosh Div Erf Exp Floor Identity Log Max Mean Min Mod Mul "
@@ -123,7 +124,14 @@ def test_where_of_strings_and_narrow_types_is_on_the_host():
 
 def test_no_elements():
     host, compiled = run_node("Add", np.zeros((0, 3), np.float32), np.zeros((1, 3), np.float32))
-    assert host[0].shape == (0, 3) and compiled is None
+    assert host[0].shape == (0, 3) and compiled is not None
+
+
+@pytest.mark.filterwarnings("error")  # nothing runs on the host
+def test_no_elements_are_no_reason_for_the_host():
+    x, bias, total = (Value(n, TensorType("float32", s)) for n, s in (("x", (0, 3)), ("bias", (3,)), ("y", (0, 3))))
+    module = weft.compile(Graph("main", [x, bias], [total], [Node("Add", [x, bias], [total])]))
+    assert module(np.zeros((0, 3), np.float32), numbers(3)).shape == (0, 3)
 
 
 def test_named_sizes_broadcast():

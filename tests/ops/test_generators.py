@@ -9,7 +9,7 @@ from weft.graph.ir import GraphError
 from weft.ops.elementwise_support import ELEMENT_TYPES
 
 OPERATORS = "BlackmanWindow Constant ConstantOfShape EyeLike HammingWindow HannWindow MelWeightMatrix Range".split()
-HOST = {"test_constant", "test_constantofshape_int_shape_zero", "test_melweightmatrix"}
+HOST = {"test_constant", "test_melweightmatrix"}
 NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
@@ -51,7 +51,7 @@ def test_ranges(start, limit, step, kind):
     given = [np.array(v, kind) for v in (start, limit, step)]
     host, compiled = run_node("Range", *given)
     np.testing.assert_array_equal(host[0], np.arange(start, limit, step).astype(kind))
-    assert (compiled is None) == (host[0].size == 0)
+    assert compiled is not None
     if compiled is not None:
         np.testing.assert_array_equal(compiled[0], host[0])
 

@@ -36,7 +36,9 @@ def test_against_torch(reduction):
 
 
 def test_errors():
-    with pytest.raises(GraphError, match="outside the 5 classes"):
+    with pytest.raises(GraphError, match="outside a dimension of 5"):
         run_node("NegativeLogLikelihoodLoss", numbers(2, 5), np.array([1, 9]))
+    with pytest.raises(GraphError, match="outside a dimension of 5"):
+        run_node("NegativeLogLikelihoodLoss", numbers(2, 5), np.array([1, -1]))
     with pytest.raises(GraphError, match="known are 'none', 'sum', 'mean'"):
         run_node("NegativeLogLikelihoodLoss", numbers(2, 5), np.array([1, 0]), reduction="most")

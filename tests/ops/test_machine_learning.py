@@ -15,13 +15,14 @@ from weft.graph.opspec import Infer, find_operator
 
 OPERATORS = "ArrayFeatureExtractor Binarizer LabelEncoder TreeEnsemble".split()
 DOMAIN = "ai.onnx.ml"
-COMPILED = {"ArrayFeatureExtractor", "Binarizer"}
+HOST = {"test_ai_onnx_ml_tree_ensemble_set_membership"}
 TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"]
 
 
 @pytest.mark.parametrize("case", cases(*OPERATORS, domain=DOMAIN), ids=lambda case: case.name)
 def test_onnx_case(case):
-    assert check_case(case, constants=False) == (case.model.graph.node[0].op_type in COMPILED)
+    on_host = case.name in HOST or case.model.graph.node[0].op_type == "LabelEncoder"
+    assert check_case(case, constants=False) != on_host
 
 
 def run(op, *arrays, outputs=1, **attributes):

@@ -1,5 +1,5 @@
-"""The passes between a graph as it was loaded and the graph that is compiled: `specialize`, `quantized`, those that
-bring it to one form (`graph/passes/normalize.py`), then the list for a target below.
+"""The passes between a graph as it was loaded and the graph that is compiled: `specialize`, `expand`, `quantized`,
+those that bring it to one form (`graph/passes/normalize.py`), then the list for a target below.
 
 Each is run by `graph/passes/history.py`, which notes for whoever watches what it changed, logs what it took, and with
 `WEFT_VERIFY=1` checks the graph behind it: `weft inspect MODEL --print-after PASS`.
@@ -20,12 +20,14 @@ from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.cached_attention import cached_attention
 from weft.graph.passes.causal_blocks import cut_causal
 from weft.graph.passes.crop_windows import split_windows
+from weft.graph.passes.expand import expand
 from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fill_rows import fill_rows
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.history import run
+from weft.graph.passes.infer import infer
 from weft.graph.passes.merge_products import merge_products
 from weft.graph.passes.narrow_weights import narrow_weights, plain_products
 from weft.graph.passes.normalize import normalize
@@ -51,7 +53,7 @@ def optimize(graph: Graph, shapes: Mapping[str, Sequence[int]], values: Mapping[
     if given:
         rest = [v for v in inputs if v not in given]
         bound = bound.replace(inputs=rest, constants={**bound.constants, **given})
-    made = normalize(run(quantized, bound))
+    made = normalize(run(quantized, run(expand, infer(bound))))
     kept = {v.name: v for v in made.inputs}
     return made.replace(inputs=[kept.get(v.name, Value(v.name, v.type)) for v in inputs])
 

@@ -86,7 +86,7 @@ class TensorType(ArrayType):
 
     @property
     def core(self) -> DType | None:
-        """The type that kernels know it by; None where kernels do not know it (strings, complex, float8)."""
+        """The type that kernels know it by; None where they do not (strings, complex numbers, packed integers)."""
         return _core_type(self.dtype)
 
     def __repr__(self) -> str:
@@ -97,9 +97,10 @@ class TensorType(ArrayType):
 
 def _core_type(name: str) -> DType | None:
     try:
-        return dtype(name)
+        found = dtype(name)
     except WeftError:
         return None
+    return None if found.is_packed else found
 
 
 class SequenceType:

@@ -68,6 +68,7 @@ Trait = Literal[
     "random",  # another result each time: never folded or shared
     "speculatable",  # takes any values: may be computed where nobody asks for it (as may what is elementwise)
     "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
+    "empties",  # its tensor expression takes tensors without elements, too
     "shape_only",  # reads the shape of its input, never an element
     "optional_outputs",  # its last outputs may be left out
     "updates",  # writes a part of its first inputs (one, or the attribute `updated`), in whose memory its results lie
@@ -349,7 +350,7 @@ class OpSpec:
 
     def tensors(self, c: Compute, given: Sequence[Any]) -> list[Any] | None:
         """The outputs as tensor expressions; None where this use has none."""
-        if self.compute is None:
+        if self.compute is None or not self._has_kernel(c, given):
             return None
         try:
             self.check(Infer(c.node, c.types, c._values))
@@ -357,6 +358,14 @@ class OpSpec:
         except Exception as error:
             raise blame(c.node, "its tensor expression", error) from error
         return None if made is None else list(made) if isinstance(made, (list, tuple)) else [made]
+
+    def _has_kernel(self, c: Compute, given: Sequence[Any]) -> bool:
+        """Whether kernels know the element types, and every tensor that is read or made has elements."""
+        read = [kind for kind, tensor in zip(c.types, given) if kind is not None and tensor is not None]
+        tensors = (*read, *c.outputs)
+        if any(kind.core is None for kind in tensors):
+            return False
+        return "empties" in self.traits or not any(0 in kind.dims for kind in tensors)
 
     def expanded(self, node: Node, scope: Any) -> Any:
         """What the node is made of, in other operators; None where it stays."""

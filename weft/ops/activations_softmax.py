@@ -13,11 +13,12 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
+from weft.graph.ir import Array, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import kernel, wide, widen
-from weft.ops.reductions_support import best_index, reduce_axes
+from weft.ops.elementwise_support import wide, widen
+from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.reductions_support import reduce_axes
 
 _LARGEST_FLOAT16 = 65504.0
 
@@ -41,14 +42,6 @@ def softmax_array(x: Array, axis: int) -> Array:
     return np.asarray(grown / grown.sum(axis=axis, keepdims=True))
 
 
-def log_softmax_array(x: Array, axis: int) -> Array:
-    """The logarithm of softmax in the type of the array (a wide one)."""
-    if not x.size:
-        return x
-    shifted = x - x.max(axis=axis, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True)))
-
-
 def _softmax(c: Evaluate, x: Array) -> Array:
     axis = _axis(c, x.ndim)
     if x.dtype != np.float16 or not x.size:
@@ -60,16 +53,11 @@ def _softmax(c: Evaluate, x: Array) -> Array:
 
 
 def _log_softmax(c: Evaluate, x: Array) -> Array:
-    return log_softmax_array(wide(x), _axis(c, x.ndim)).astype(x.dtype)
-
-
-def _hardmax(c: Evaluate, x: Array) -> Array:
-    axis = _axis(c, x.ndim)
+    axis, data = _axis(c, x.ndim), wide(x)
     if not x.size:
         return x
-    first = np.expand_dims(wide(x).argmax(axis=axis), axis)
-    positions = np.arange(x.shape[axis]).reshape([-1 if d == axis else 1 for d in range(x.ndim)])
-    return np.asarray(positions == first).astype(x.dtype)
+    shifted = data - data.max(axis=axis, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=axis, keepdims=True))).astype(x.dtype)
 
 
 def _without(indices: Any, axis: int) -> tuple[Any, ...]:
@@ -103,8 +91,8 @@ def softmax_tensor(x: te.Tensor, axis: int, dtype: Any, rounds: bool = False) ->
     return te.stage(shape, share, name="softmax", dtype=dtype)
 
 
-def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
-    """The logarithm of softmax along an axis of a tensor, computed wide and rounded to `dtype`."""
+def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
+    axis = _axis(c, len(x.shape))
     top = reduce_axes(x, (axis,), te.max, name="softmax_max")
 
     def grown(value: Expr, indices: Any) -> Expr:
@@ -116,28 +104,21 @@ def log_softmax_tensor(x: te.Tensor, axis: int, dtype: Any) -> te.Tensor:
         outer = _without(i, axis)
         return widen(x[i]) - top[outer] - te.log(total[outer])
 
-    return te.stage(x.shape, body, name="log_softmax", dtype=dtype)
+    return te.stage(x.shape, body, name="log_softmax", dtype=x.dtype)
 
 
-@kernel
 def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype, rounds=x.dtype.name == "float16")
 
 
-@kernel
-def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
-    return log_softmax_tensor(x, _axis(c, len(x.shape)), x.dtype)
-
-
-@kernel
-def _compute_hardmax(c: Compute, x: te.Tensor) -> te.Tensor:
-    axis = _axis(c, len(x.shape))
-    first = best_index(x, axis, greatest=True, last=False)
-
-    def body(*i: Any) -> Expr:
-        return te.equal(i[axis], first[_without(i, axis)]).astype(x.dtype)
-
-    return te.stage(x.shape, body, name="hardmax")
+def _hardmax(b: Builder, x: Value) -> Value:
+    """1 at the first of the greatest, 0 elsewhere."""
+    axis = _axis(b.use, x.tensor.rank)
+    size = x.tensor.dims[axis]
+    if not isinstance(size, int):
+        raise Unexpanded
+    places = b("ArgMax", x, axis=axis, keepdims=0)
+    return b("OneHot", places, b.constant(size, "int64"), b.constant([0, 1], x.tensor.dtype), axis=axis)
 
 
 register(
@@ -150,4 +131,4 @@ register(
     traits="transcendental speculatable rowwise",
 )
 register("LogSoftmax", _infer, _log_softmax, _compute_log_softmax, "reduction", takes="input:float", traits="rowwise")
-register("Hardmax", _infer, _hardmax, _compute_hardmax, "reduction", takes="input:float")
+compose("Hardmax", _hardmax, infer=_infer, takes="input:float")

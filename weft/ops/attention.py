@@ -21,15 +21,7 @@ from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, divided, plus, times, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.elementwise_support import (
-    element_type,
-    expect_broadcast,
-    expect_shape,
-    kernel,
-    wide,
-    wide_type,
-    widen,
-)
+from weft.ops.elementwise_support import element_type, expect_broadcast, expect_shape, wide, wide_type, widen
 
 _MINUS = float("-inf")
 
@@ -273,7 +265,6 @@ def probability_tensor(scores: te.Tensor, kind: str) -> te.Tensor:
     return te.stage(shape, share, name="probabilities")
 
 
-@kernel
 def _compute(
     c: Compute,
     query: te.Tensor,

@@ -12,13 +12,7 @@ from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.activations_softmax import softmax_array, softmax_tensor
-from weft.ops.elementwise_support import (
-    element_type,
-    kernel,
-    wide,
-    wide_type,
-    widen,
-)
+from weft.ops.elementwise_support import element_type, wide, wide_type, widen
 
 
 def _infer(c: Infer) -> Sequence[Type]:
@@ -54,7 +48,6 @@ def _evaluate(c: Evaluate, query: Array, key: Array, value: Array) -> Array:
     return np.asarray(wide(shares).astype(v.dtype) @ v).astype(query.dtype)
 
 
-@kernel
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> te.Tensor | None:
     if c.node.graphs:
         return None  # what the subgraphs do is known to the host

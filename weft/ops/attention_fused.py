@@ -55,7 +55,7 @@ from weft.graph.shapes import divided, times
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
 from weft.ops.convolution import dims_of
-from weft.ops.elementwise_support import expect_broadcast, expect_shape, kernel
+from weft.ops.elementwise_support import expect_broadcast, expect_shape
 
 DOMAIN = "weft"
 NAME = "FusedAttention"
@@ -268,7 +268,6 @@ def _inside(at: Sequence[Any], limits: Sequence[Any], value: Expr, otherwise: Ex
     return te.select(te.all(*tests), value, otherwise) if tests else value
 
 
-@kernel
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
     sizes = _sizes(c, [dims_of(x) for x in (query, key, value)])
     real = (sizes.queries, sizes.keys, sizes.value_size)

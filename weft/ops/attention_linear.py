@@ -18,7 +18,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
-from weft.ops.elementwise_support import expect_shape, kernel, wide, widen
+from weft.ops.elementwise_support import expect_shape, wide, widen
 
 _RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
 """Whether a rule decays the state, and whether it corrects it."""
@@ -158,7 +158,6 @@ class _Recurrence:
         return te.const(0, "float32") if self.past is None else widen(self.past[b, h, d, e])
 
 
-@kernel
 def _compute(c: Compute, query: te.Tensor, *inputs: te.Tensor | None) -> Any:
     r = _Recurrence(c, (*inputs, None, None, None)[:5])
     shape = (r.length, r.batch, r.heads, r.keys, r.values)

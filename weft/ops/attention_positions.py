@@ -20,13 +20,7 @@ from weft.graph.shapes import normal_axis
 from weft.graph.signature import OneOf
 from weft.loop.ir import For, If, Let, Stmt, Store
 from weft.loop.passes.bind_independent import NAME as INDEPENDENT
-from weft.ops.elementwise_support import (
-    expect_shape,
-    infer_same,
-    kernel,
-    wide,
-    widen,
-)
+from weft.ops.elementwise_support import expect_shape, infer_same, wide, widen
 
 At = Callable[[Any], Expr]
 """A value at a place."""
@@ -88,7 +82,6 @@ def _rotary(c: Evaluate, x: Array, cosine: Array, sine: Array, places: Array | N
     return np.asarray(made.reshape(x.shape) if packed else made.transpose(0, 2, 1, 3)).astype(x.dtype)
 
 
-@kernel
 def _compute_rotary(
     c: Compute, x: te.Tensor, cosine: te.Tensor, sine: te.Tensor, places: te.Tensor | None = None
 ) -> te.Tensor:
@@ -173,7 +166,6 @@ def _scatter(c: Evaluate, past: Array, update: Array, starts: Array | None = Non
     return made
 
 
-@kernel
 def _compute_scatter(c: Compute, past: te.Tensor, update: te.Tensor, starts: te.Tensor | None = None) -> te.Tensor:
     shape = c.shape(0)
     axis = _axis(c, len(shape))
@@ -266,7 +258,6 @@ def _heads(
     return _scatter(c, keys, key, starts), _scatter(c, values, value, starts), turned
 
 
-@kernel
 def _update_heads(
     c: Compute, keys: te.Tensor, values: te.Tensor, x: te.Tensor, cosine: te.Tensor, sine: te.Tensor,
     places: te.Tensor, starts: te.Tensor,

@@ -19,7 +19,6 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import Window
 from weft.te import bitserial
 
@@ -92,8 +91,6 @@ def _evaluate(c: Evaluate, x: Array, w: Array, scale: Array, bias: Array | None 
 
 
 def _compute(c: Compute, x: te.Tensor, w: te.Tensor, scale: te.Tensor, bias: te.Tensor | None = None) -> Any:
-    if is_empty(c.types[0], *c.outputs):
-        return None
     bits, size, dense = int(c.need("bits")), c.shape(1)[2], len(c.shape(0)) == 2
     most = te.const((1 << bits) - 1, "uint8")
     if dense:

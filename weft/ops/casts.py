@@ -14,7 +14,7 @@ import numpy as np
 from weft import te
 from weft.graph.ir import NUMPY_TYPES, Array, GraphError, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.ops.elementwise_support import FLOAT8, element_type, kernel
+from weft.ops.elementwise_support import FLOAT8, element_type
 
 _ORDINARY_INTEGERS = frozenset("int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SATURATING = frozenset("float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz".split())
@@ -136,7 +136,6 @@ def _cast(c: Evaluate, x: Array, like: Array | None = None) -> Array:
     return cast_array(x, _target(c, like), bool(c.get("saturate", 1)), c.get("round_mode", "up"))
 
 
-@kernel
 def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor | None:
     if c.outputs[0].dtype in FLOAT8 and (not c.get("saturate", 1) or x.dtype.bits == 64):
         return None
@@ -145,13 +144,18 @@ def _compute_cast(c: Compute, x: te.Tensor) -> te.Tensor | None:
 
 def _compute_cast_like(c: Compute, x: te.Tensor, like: te.Tensor) -> te.Tensor | None:
     """Only the type of the second input counts: it may have any shape, even no elements."""
-    made: te.Tensor | None = _compute_cast(c, x)
-    return made
+    return _compute_cast(c, x)
 
 
 register("Cast", _infer_cast, _cast, _compute_cast, "elementwise", takes="input", traits="cheap traps")
 register(
-    "CastLike", _infer_cast, _cast, _compute_cast_like, "elementwise", takes="input, target_type", traits="cheap traps"
+    "CastLike",
+    _infer_cast,
+    _cast,
+    _compute_cast_like,
+    "elementwise",
+    takes="input, target_type",
+    traits="cheap traps empties",
 )
 
 
@@ -182,7 +186,6 @@ def _bitcast(c: Evaluate, x: Array) -> Array:
     return signed.astype(kind)
 
 
-@kernel
 def _compute_bitcast(c: Compute, x: te.Tensor) -> te.Tensor:
     to = c.outputs[0].dtype
 

@@ -7,17 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import (
-    Array,
-    Dim,
-    Graph,
-    OptionalType,
-    SequenceType,
-    TensorType,
-    Type,
-    Value,
-    same_dim,
-)
+from weft.graph.ir import Array, Dim, Graph, OptionalType, SequenceType, TensorType, Type, Value, same_dim
 from weft.graph.opspec import Evaluate, Infer, Use, register, type_of
 from weft.graph.passes.infer import infer
 from weft.graph.shapes import normal_axis, unknown_dim

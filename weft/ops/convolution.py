@@ -19,16 +19,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
 from weft.graph.shapes import tidy, unknown_dim
-from weft.ops.convolution_window import (
-    Pads,
-    Window,
-    kernel_axes,
-    pad_array,
-    pad_tensor,
-    tap,
-    volume,
-    windows_of,
-)
+from weft.ops.convolution_window import Pads, Window, kernel_axes, pad_array, pad_tensor, tap, volume, windows_of
 from weft.ops.elementwise_support import element_type
 
 BLOCK_ELEMENTS = 1 << 22
@@ -219,15 +210,8 @@ def finish(c: Compute, made: te.Tensor, bias: te.Tensor | None, name: str = "con
     return te.stage(c.out_dims(), lambda n, co, *at: body(n, co, *at), name=name)
 
 
-def is_empty(*tensors: TensorType | None) -> bool:
-    """Whether one of these has no elements: such uses are left to the host."""
-    return any(t is not None and 0 in t.dims for t in tensors)
-
-
 def compute_convolution(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
     """Conv as a tensor expression."""
-    if is_empty(*c.types, *c.outputs):
-        return None
     kernel = kernel_sizes(c, c.shape(1))
     assert kernel is not None
     product = wide_product(accumulator(c.outputs[0].dtype))

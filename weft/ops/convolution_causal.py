@@ -11,7 +11,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus
-from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.convolution import accumulator, exact_type
 from weft.ops.elementwise_support import expect_shape
 from weft.ops.recurrent_activations import stable_sigmoid
 
@@ -57,7 +57,7 @@ def _evaluate(c: Evaluate, x: Array, w: Array, bias: Any = None, past: Any = Non
 
 
 def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: Any = None, past: Any = None) -> Any:
-    if is_empty(c.types[0], c.types[1]):
+    if 0 in (*c.shape(0), *c.shape(1)):
         return None
     batch, channels, length = c.shape(0)
     kernel, kind = c.shape(1)[2], c.outputs[0].dtype
@@ -96,4 +96,5 @@ register(
     _compute,
     "complex",
     takes="input:float[n c l], weight:input[c 1 _], bias:input[c]?, past_state:input[n c _]?",
+    traits="empties",
 )

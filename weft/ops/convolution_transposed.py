@@ -24,16 +24,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
-from weft.ops.convolution import (
-    accumulator,
-    add_channel,
-    check_bias,
-    exact_type,
-    finish,
-    is_empty,
-    kernel_sizes,
-    result_type,
-)
+from weft.ops.convolution import accumulator, add_channel, check_bias, exact_type, finish, kernel_sizes, result_type
 from weft.ops.convolution_window import Ints, Pads, Window, pad_tensor
 
 
@@ -162,7 +153,7 @@ class _Phases:
 
 def _compute(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
     kernel = kernel_sizes(c, c.shape(1))
-    if is_empty(*c.types, *c.outputs) or kernel is None:
+    if kernel is None:
         return None
     spread = Spread(c, kernel, c.shape(0)[2:])
     window, (outs, before) = spread.window, spread.static()

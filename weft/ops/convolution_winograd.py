@@ -49,7 +49,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
 from weft.graph.shapes import divided, minus, plus, tidy
-from weft.ops.convolution import accumulator, add_channel, dims_of, finish, is_empty, sizes_of
+from weft.ops.convolution import accumulator, add_channel, dims_of, finish, sizes_of
 from weft.ops.convolution_window import Pads, pad_array, pad_tensor
 
 DOMAIN = "weft"
@@ -540,8 +540,6 @@ def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
 
 
 def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
-    if is_empty(*c.types, *c.outputs):
-        return None
     block = [int(n) for n in c.get("block") or ()]
     return finish(
         c, winograd_tensors(x, u, w, _tile(c), _padding(c, len(dims_of(x)), sizes_of(w)[:2]), c.out_dims(), block), bias

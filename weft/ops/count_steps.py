@@ -17,6 +17,7 @@ from weft.graph.opspec import Compute, OpSpec
 from weft.graph.steps import count_with
 from weft.loop.ir import For, Stmt
 from weft.loop.visit import child_stmts
+from weft.ops.tensors import tensors_of
 from weft.te.lower import sort_operations
 from weft.te.tensor import ComputeOp, ExternOp, Operation, ScanOp
 
@@ -28,14 +29,14 @@ def count_steps(spec: OpSpec, node: Node, arrays: Sequence[Array | None]) -> int
     """The steps of a node on these arrays; None where it has no tensor expression whose sizes are numbers."""
     outputs = [v.type for v in node.outputs if isinstance(v.type, TensorType) and v.type.is_static]
     types = [None if a is None else TensorType(dtype_name(a.dtype), a.shape) for a in arrays]
-    if len(outputs) != len(node.outputs) or any(t is not None and (t.core is None or t.core.is_packed) for t in types):
+    if len(outputs) != len(node.outputs) or any(t is not None and t.core is None for t in types):
         return None
     given = [
         None if t is None or at in spec.shape_inputs else te.placeholder(t.static, t.dtype, name=f"in{at}")
         for at, t in enumerate(types)
     ]
     try:
-        made = spec.tensors(Compute(node, types, outputs, arrays), given)
+        made = tensors_of(spec, Compute(node, types, outputs, arrays), given)
     except WeftError:
         return None  # there is no kernel either, and the host will say what is wrong
     if made is None:

@@ -15,15 +15,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast
 from weft.ops.casts import float_to_integer
-from weft.ops.elementwise_support import (
-    elementwise,
-    expect_one_element,
-    infer_same,
-    kernel,
-    number,
-    read,
-    wide,
-)
+from weft.ops.elementwise_support import elementwise, expect_one_element, infer_same, number, read, wide
 
 # ------------------------------------------------------------------------------------------------------- one input
 
@@ -152,7 +144,6 @@ def _power_expression(x: Expr, y: Expr, exponent: float | None) -> Expr:
     return te.power(x.astype("float64"), y.astype("float64"))
 
 
-@kernel
 def _compute_power(c: Compute, x: te.Tensor, y: te.Tensor) -> te.Tensor | None:
     value = c.value(1)
     exponent = float(value.reshape(-1)[0]) if value is not None and value.size == 1 else None
@@ -207,7 +198,6 @@ def _clip(c: Evaluate, x: Array, low: Array | None = None, high: Array | None = 
     return np.asarray(result, x.dtype)
 
 
-@kernel
 def _compute_clip(c: Compute, x: te.Tensor, low: te.Tensor | None = None, high: te.Tensor | None = None) -> te.Tensor:
     def body(*indices: Any) -> Expr:
         value = read(x, indices, c.out_dims())
@@ -239,7 +229,6 @@ def _where(c: Evaluate, condition: Array, x: Array, y: Array) -> Array:
     return np.asarray(np.where(condition, x, y), x.dtype)
 
 
-@kernel
 def _compute_where(c: Compute, condition: te.Tensor, x: te.Tensor, y: te.Tensor) -> te.Tensor:
     def body(*indices: Any) -> Expr:
         chosen, then, otherwise = (te.broadcast_read(t, indices, c.out_dims()) for t in (condition, x, y))
@@ -265,7 +254,6 @@ def _identity(c: Evaluate, x: Any) -> Any:
     return (x,)
 
 
-@kernel
 def _compute_identity(c: Compute, x: te.Tensor) -> te.Tensor:
     return te.stage(c.out_dims(), lambda *i: x[i], name="identity")
 

@@ -6,7 +6,6 @@ input, broadcast as numpy does. float16 and bfloat16 are computed in float32 and
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,11 +18,8 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpSpec, Use, register
 from weft.graph.shapes import Shape, broadcast
-from weft.graph.signature import ELEMENTS
 
 FLOAT8 = frozenset(FLOAT8_FORMS)
-KERNEL_TYPES = ELEMENTS["number"] | {"bool"} | FLOAT8
-"""The element types that compiled kernels read and write."""
 
 NARROW_FLOATS = frozenset(("float16", "bfloat16")) | FLOAT8
 _NARROW_NUMPY = frozenset(NUMPY_TYPES[name] for name in NARROW_FLOATS & NUMPY_TYPES.keys())
@@ -35,6 +31,8 @@ ELEMENT_TYPES: dict[int, str] = {
     23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
 }  # fmt: skip
 """The element types by the numbers that attributes such as Cast's `to` hold."""
+
+TYPE_NUMBERS = {name: number for number, name in ELEMENT_TYPES.items()}
 
 
 def element_type(c: Use, name: str, default: str | None = None) -> str:
@@ -49,20 +47,6 @@ def element_type(c: Use, name: str, default: str | None = None) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------- kernels
-
-
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A compute function that gives None for element types without kernels, and for tensors without elements."""
-
-    @functools.wraps(function)
-    def guarded(c: Compute, *tensors: te.Tensor | None) -> Any:
-        read_types = [kind for kind, tensor in zip(c.types, tensors) if kind is not None and tensor is not None]
-        for kind in (*read_types, *c.outputs):
-            if kind.dtype not in KERNEL_TYPES or 0 in kind.dims:
-                return None
-        return function(c, *tensors)
-
-    return guarded
 
 
 def wide_type(dtype: str) -> str:
@@ -190,6 +174,6 @@ def elementwise(
 
         return te.stage(c.out_dims(), body, name=name.lower(), dtype=c.outputs[0].dtype)
 
-    built = None if expression is None else kernel(compute)
     takes = takes or signature_of(meaning, 1, types, True)
+    built = None if expression is None else compute
     return register(name, infer, evaluate, built, "elementwise", takes=takes, traits=traits)

@@ -27,7 +27,6 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.few_bits import DOMAIN, NAME, unpack_bits
-from weft.ops.convolution import is_empty
 
 TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL = (
     f"few_bits_{name}" for name in ("top", "sum", "fixed", "digits", "codes", "parts", "total")
@@ -167,8 +166,6 @@ def with_bias(c: Compute, result: te.Tensor, bias: te.Tensor | None, name: str) 
 
 
 def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
-    if is_empty(c.types[0], *c.outputs):
-        return None
     layout, rows = Layout(c), c.out_shape()[:-1]
     made = _Digits(layout, rows, x)
     parts = _products(layout, rows, made.digits, codes, c.need("kind"))

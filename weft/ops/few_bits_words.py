@@ -20,7 +20,6 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.few_bits import DOMAIN, WORDS
-from weft.ops.convolution import is_empty
 from weft.ops.elementwise_support import expect_shape
 from weft.ops.few_bits import with_bias
 
@@ -62,8 +61,6 @@ def _evaluate(c: Evaluate, x: Array, words: Array, scales: Array, zeros: Any = N
 
 
 def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
-    if is_empty(c.types[0], *c.outputs):
-        return None
     layout = _Layout(c)
     axis = te.reduce_axis(layout.words, "w")
     w, b = axis.var, axis.var // layout.groups

@@ -14,13 +14,7 @@ from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import (
-    element_type,
-    expect_one_element,
-    kernel,
-    wide,
-    wide_type,
-)
+from weft.ops.elementwise_support import element_type, expect_one_element, wide, wide_type
 
 # --------------------------------------------------------------------------------------------------------- Constant
 
@@ -92,7 +86,6 @@ def _of_shape(c: Evaluate, shape: Array) -> Array:
     return np.full(_sizes(c, shape), _filling(c))
 
 
-@kernel
 def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
     filling = te.const(_filling(c)[()], c.outputs[0].dtype)
     return te.stage(c.out_dims(), lambda *i: filling, name="constant_of_shape")
@@ -124,7 +117,6 @@ def _eye(c: Evaluate, x: Array) -> Array:
     return cast_array(np.eye(x.shape[0], x.shape[1], k=c.get("k", 0), dtype=np.int64), to)
 
 
-@kernel
 def _compute_eye(c: Compute, x: te.Tensor) -> te.Tensor:
     def body(row: Any, column: Any) -> Expr:
         return te.equal(column - row, c.get("k", 0)).astype(c.outputs[0].dtype)
@@ -174,7 +166,6 @@ def _range(c: Evaluate, start: Array, limit: Array, step: Array) -> Array:
     return np.asarray(first + places * by, first.dtype).astype(start.dtype)
 
 
-@kernel
 def _compute_range(c: Compute, *inputs: te.Tensor | None) -> te.Tensor | None:
     numbers = _scalars(c, [c.value(i) for i in range(3)])
     if numbers is None:
@@ -227,7 +218,6 @@ def _register_window(name: str, weights: tuple[float, ...]) -> None:
         made = sum(weight * np.cos(order * angle) for order, weight in enumerate(weights))
         return cast_array(np.asarray(made, np.float64), element_type(c, "output_datatype", "float32"))
 
-    @kernel
     def compute(c: Compute, size: te.Tensor | None) -> te.Tensor:
         step = 2 * math.pi / _window_period(c, c.out_shape()[0])
 

@@ -13,17 +13,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.graph.signature import Points, Within
 from weft.graph.steps import elements_of
-from weft.ops.movement_indices import (
-    axis_of,
-    choose,
-    counted_index,
-    fill,
-    is_empty,
-    kernels_know,
-    output_type,
-    reshape_read,
-    with_dim,
-)
+from weft.ops.movement_indices import axis_of, choose, counted_index, fill, output_type, reshape_read, with_dim
 
 
 def counted(c: Use, indices: Array, size: Any) -> Array:
@@ -58,8 +48,6 @@ def _gather(c: Evaluate, x: Array, indices: Array) -> Array:
 
 
 def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     if 0 in c.dims(1):
         return fill(c.out_dims(), 0, output_type(c))
     if 0 in c.dims(0):
@@ -75,7 +63,13 @@ def _gather_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
 
 
 register(
-    "Gather", _gather_infer, _gather, _gather_compute, "injective", takes="data[_ *d], indices:int", traits="moves"
+    "Gather",
+    _gather_infer,
+    _gather,
+    _gather_compute,
+    "injective",
+    takes="data[_ *d], indices:int",
+    traits="moves empties",
 )
 
 
@@ -99,12 +93,6 @@ def _elements(c: Evaluate, x: Array, indices: Array) -> Array:
 
 
 def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
-    if is_empty(c):
-        return fill(c.out_dims(), 0, output_type(c))
-    if 0 in c.dims(0):
-        return None  # nothing has an index there: the host says so
     axis = axis_of(c, x.ndim)
     size = c.dims(0)[axis]
 
@@ -148,8 +136,6 @@ def _nd(c: Evaluate, x: Array, indices: Array) -> Array:
 
 
 def _nd_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     if 0 in c.shape(1)[:-1]:
         return fill(c.out_shape(), 0, output_type(c))
     if 0 in c.shape(0):
@@ -172,7 +158,7 @@ register(
     "injective",
     takes="data, indices:int",
     requires=(Points(),),
-    traits="moves",
+    traits="moves empties",
 )
 
 
@@ -208,8 +194,6 @@ def _one_hot(c: Evaluate, indices: Array, depth: Array, values: Array) -> Array:
 
 
 def _one_hot_compute(c: Compute, indices: te.Tensor, depth: Any, values: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     axis = _hot_axis(c, indices.ndim)
     size = c.out_shape()[axis]
 
@@ -261,7 +245,7 @@ def _compress(c: Evaluate, x: Array, condition: Array) -> Array:
 def _compress_compute(c: Compute, x: te.Tensor, condition: Any) -> Any:
     """With the condition known, a gather at constant places."""
     chosen = c.value(1)
-    if not kernels_know(c) or chosen is None or len(chosen) > 64 or is_empty(c):
+    if chosen is None or len(chosen) > 64:
         return None
     places = [index_expr(int(p)) for p in np.nonzero(chosen)[0]]
     if c.get("axis") is None:

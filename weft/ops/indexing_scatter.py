@@ -19,7 +19,7 @@ from weft.graph.signature import OneOf, Points, Within
 from weft.loop.ir import For, Let, Stmt, Store, seq
 from weft.ops.elementwise_support import infer_same
 from weft.ops.indexing import counted, elements_at
-from weft.ops.movement_indices import axis_of, counted_index, kernels_know, output_type
+from weft.ops.movement_indices import axis_of, counted_index, output_type
 
 _UFUNCS: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -96,7 +96,7 @@ def _scatter(c: Compute, tensors: Sequence[te.Tensor], write: Callable[[te.Tenso
 
 
 def _elements_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Any:
-    if not kernels_know(c) or not c.out_shape():
+    if not c.out_shape():
         return None
     shape = c.out_shape()
     axis = axis_of(c, len(shape))
@@ -114,7 +114,7 @@ def _elements_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: 
 
 
 def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Any:
-    if not kernels_know(c) or not c.out_shape():
+    if not c.out_shape():
         return None
     shape, count = c.out_shape(), c.shape(1)[-1]
 
@@ -139,6 +139,7 @@ for _name in ("ScatterElements", "Scatter"):
         _elements_compute,
         takes="data, indices:int[*i], updates:data[*i]",
         requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),
+        traits="empties",
     )
 register(
     "ScatterND",
@@ -147,4 +148,5 @@ register(
     _nd_compute,
     takes="data, indices:int, updates:data",
     requires=(Points(updates=2), OneOf("reduction", REDUCTIONS)),
+    traits="empties",
 )

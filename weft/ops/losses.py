@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from weft import te
-from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, TensorType, Type
-from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.ir import TensorType, Type, Value
+from weft.graph.opspec import Infer
 from weft.graph.signature import OneOf
-from weft.ops.activations_softmax import log_softmax_array, log_softmax_tensor
-from weft.ops.elementwise_support import (
-    kernel,
-    wide,
-    wide_type,
-    widen,
-)
-from weft.ops.reductions_support import reduce_axes
+from weft.ops.elementwise_support import wide_type
+from weft.ops.expansion import Builder, Unexpanded, compose
 
 _REDUCTION = (OneOf("reduction", ("none", "sum", "mean")),)
 
@@ -30,82 +19,44 @@ def _infer(c: Infer) -> Sequence[Type]:
     return [TensorType(kind.dtype, shape), kind][: c.output_count]
 
 
-def _loss(c: Use, logs: Array, labels: Array, weight: Array | None) -> Array:
-    ignored = c.get("ignore_index")
-    counts = np.ones(labels.shape, bool) if ignored is None else labels != ignored
-    safe = np.where(counts, labels, 0)
-    if ((safe < 0) | (safe >= logs.shape[1])).any():
-        raise c.error(f"a label lies outside the {logs.shape[1]} classes")
-    chosen = np.take_along_axis(logs, np.expand_dims(safe, 1), axis=1).squeeze(1)
-    shares = counts.astype(logs.dtype) * (1 if weight is None else wide(weight)[safe])
-    loss = np.where(counts, -chosen * shares, 0)
-    if c.get("reduction", "mean") == "none":
-        return np.asarray(loss)
-    total = loss.sum()
-    return np.asarray(total if c.get("reduction", "mean") == "sum" else total / shares.sum())
-
-
-def _negative_log(c: Evaluate, x: Array, labels: Array, weight: Array | None = None) -> Array:
-    return _loss(c, wide(x), labels, weight).astype(x.dtype)
-
-
-def _cross_entropy(c: Evaluate, x: Array, labels: Array, weight: Array | None = None) -> Any:
-    logs = log_softmax_array(wide(x), 1)
-    return (_loss(c, logs, labels, weight).astype(x.dtype), logs.astype(x.dtype))[: c.output_count]
-
-
-def _compute_loss(c: Compute, logs: te.Tensor, labels: te.Tensor, weight: te.Tensor | None) -> te.Tensor:
-    shape, kind, ignored = c.shape(1), wide_type(c.outputs[0].dtype), c.get("ignore_index")
-
-    def unless_ignored(i: Sequence[Any], amount: Expr) -> Expr:
-        if ignored is None:
-            return amount
-        return te.select(te.equal(labels[tuple(i)], te.const(ignored, labels.dtype)), te.const(0, kind), amount)
-
-    def weight_of(i: Sequence[Any]) -> Expr:
-        return te.const(1, kind) if weight is None else widen(weight[index_expr(labels[tuple(i)])])
-
-    def share(*i: Any) -> Expr:
-        return unless_ignored(i, weight_of(i))
-
-    def loss(*i: Any) -> Expr:
-        return unless_ignored(i, -widen(logs[(i[0], index_expr(labels[i]), *i[1:])]) * weight_of(i))
-
-    made: te.Tensor
-    if c.get("reduction", "mean") == "none":
-        made = te.compute(shape, loss, name="loss", dtype=c.outputs[0].dtype)
-        return made
-    axes = range(len(shape))
-    total = reduce_axes(te.compute(shape, loss, name="losses"), axes, te.sum, name="loss_sum")
-    if c.get("reduction", "mean") == "sum":
-        made = te.compute((), lambda: total[()], name="loss", dtype=c.outputs[0].dtype)
-        return made
-    weights = reduce_axes(te.compute(shape, share, name="shares"), axes, te.sum, name="share_sum")
-    made = te.compute((), lambda: total[()] / weights[()], name="loss", dtype=c.outputs[0].dtype)
-    return made
-
-
-@kernel
-def _compute_negative_log(c: Compute, x: te.Tensor, labels: te.Tensor, weight: te.Tensor | None = None) -> te.Tensor:
-    return _compute_loss(c, x, labels, weight)
-
-
-@kernel
-def _compute_cross_entropy(c: Compute, x: te.Tensor, labels: te.Tensor, weight: te.Tensor | None = None) -> Any:
-    logs = log_softmax_tensor(x, 1, wide_type(x.dtype.name))
-    loss = _compute_loss(c, logs, labels, weight)
-    if len(c.outputs) == 1:
+def _loss(b: Builder, logs: Value, labels: Value, weight: Value | None) -> Value:
+    kind, integer, classes = logs.tensor.dtype, labels.tensor.dtype, logs.tensor.dims[1]
+    if not isinstance(classes, int):
+        raise Unexpanded
+    nothing, axis = b.constant(0, kind), b.constant([1], "int64")
+    ignored, skipped = b.get("ignore_index"), None
+    if ignored is not None:
+        skipped = b("Equal", labels, b.constant(ignored, integer))
+        labels = b("Where", skipped, b.constant(0, integer), labels)
+    # Indices may be negative, and labels may not: those are made to lie outside, too.
+    negative = b("Less", labels, b.constant(0, integer))
+    places = b("Where", negative, b.constant(classes, integer), labels)
+    chosen = b("Squeeze", b("GatherElements", logs, b("Unsqueeze", places, axis), axis=1), axis)
+    share = b.constant(1, kind) if weight is None else b("Gather", b.cast(weight, kind), places)
+    loss = b("Mul", b("Neg", chosen), share)
+    if skipped is not None:
+        share, loss = (b("Where", skipped, nothing, one) for one in (share, loss))
+    how = b.get("reduction", "mean")
+    if how == "none":
         return loss
-    return loss, te.compute(c.out_shape(1), lambda *i: logs[i], name="log_probability", dtype=x.dtype)
+    if how == "mean" and not share.tensor.rank:
+        return b("ReduceMean", loss, keepdims=0)
+    total = b("ReduceSum", loss, keepdims=0)
+    return total if how == "sum" else b("Div", total, b("ReduceSum", share, keepdims=0))
 
 
-def _kind(node: Any) -> str:
-    return "reduction" if len(node.outputs) == 1 else "opaque"
+def _negative_log(b: Builder, x: Value, labels: Value, weight: Value | None = None) -> Value:
+    logs = b.cast(x, wide_type(x.tensor.dtype))
+    return b.cast(_loss(b, logs, labels, weight), x.tensor.dtype)
 
 
-for _name, _evaluate, _compute, _takes in (
-    ("NegativeLogLikelihoodLoss", _negative_log, _compute_negative_log, "input:float[n c *d], target:index[n *d]"),
-    ("SoftmaxCrossEntropyLoss", _cross_entropy, _compute_cross_entropy, "scores:float[n c *d], labels:index[n *d]"),
+def _cross_entropy(b: Builder, x: Value, labels: Value, weight: Value | None = None) -> list[Value]:
+    logs = b("LogSoftmax", b.cast(x, wide_type(x.tensor.dtype)), axis=1)
+    return [b.cast(value, x.tensor.dtype) for value in (_loss(b, logs, labels, weight), logs)]
+
+
+for _name, _body, _first in (
+    ("NegativeLogLikelihoodLoss", _negative_log, "input:float[n c *d], target"),
+    ("SoftmaxCrossEntropyLoss", _cross_entropy, "scores:float[n c *d], labels"),
 ):
-    _takes = f"{_takes}, weights:float[c]?"
-    register(_name, _infer, _evaluate, _compute, _kind, takes=_takes, requires=_REDUCTION)
+    compose(_name, _body, infer=_infer, takes=f"{_first}:index[n *d], weights:float[c]?", requires=_REDUCTION)

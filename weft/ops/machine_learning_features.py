@@ -8,13 +8,13 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type
+from weft.graph.ir import Array, Dim, SequenceType, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import plus, unknown_dim
+from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import infer_same
-from weft.ops.machine_learning_expand import expand_imputer, expand_normalizer, expand_scaler
-from weft.ops.machine_learning_scores import DOMAIN
-from weft.ops.movement_indices import is_empty, kernels_know, output_type
+from weft.ops.expansion import Builder
+from weft.ops.machine_learning_scores import DOMAIN, compose
 from weft.ops.strings import strings, text
 
 
@@ -25,56 +25,45 @@ def _float_like(c: Infer) -> list[Type]:
 # ------------------------------------------------------------------------------------------ Scaler, Normalizer, …
 
 
-def _scaler(c: Evaluate, x: Array) -> Array:
-    offset, scale = (np.asarray(c.get(n) or [d], np.float32) for n, d in (("offset", 0.0), ("scale", 1.0)))
-    return np.asarray((x.astype(np.float32) - offset) * scale, np.float32)
+def _scaler(b: Builder, x: Value) -> Value:
+    """A difference and a product."""
+    offset, scale = (np.asarray(b.get(k) or d, np.float32) for k, d in (("offset", [0.0]), ("scale", [1.0])))
+    if any(array.size not in (1, *b.dims(x)[-1:]) for array in (offset, scale)):
+        raise b.error(f"{offset.size} offsets and {scale.size} scales for {x.type!r}")
+    return b("Mul", b("Sub", b.cast(x, "float32"), b.constant(offset, None)), b.constant(scale, None))
 
 
-register("Scaler", _float_like, _scaler, domain=DOMAIN, expand=expand_scaler, takes="X:number")
+_NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
 
 
-def _normalizer(c: Evaluate, x: Array) -> Array:
-    rows, name = np.atleast_2d(x).astype(np.float32), c.get("norm", "MAX")
-    if name == "MAX":
-        size = rows.max(axis=-1, keepdims=True) if rows.shape[-1] else rows
-    elif name == "L1":
-        size = np.abs(rows).sum(axis=-1, keepdims=True)
-    elif name == "L2":
-        size = np.sqrt((rows * rows).sum(axis=-1, keepdims=True))
-    else:
-        raise c.error(f"unknown norm {name!r}")
-    return np.divide(rows, size, out=np.array(rows), where=size != 0).reshape(x.shape)
+def _normalizer(b: Builder, x: Value) -> Value:
+    """A quotient; rows whose norm is zero stay as they are."""
+    rows, norm = b.cast(x, "float32"), str(b.get("norm", "MAX"))
+    size = b(_NORMS[norm], rows, b.constant([-1], np.int64), keepdims=1)
+    zero, one = b.constant(0.0, np.float32), b.constant(1.0, np.float32)
+    return b("Div", rows, b("Where", b("Equal", size, zero), one, size))
 
 
-register("Normalizer", _float_like, _normalizer, domain=DOMAIN, expand=expand_normalizer, takes="X:number")
+def _binarizer(b: Builder, x: Value) -> Value:
+    """A comparison."""
+    return b.cast(b("Greater", x, b.constant(b.get("threshold", 0.0), x.tensor.numpy)), x.tensor.dtype)
 
 
-def _binarizer(c: Evaluate, x: Array) -> Array:
-    return np.asarray(x > np.asarray(c.get("threshold", 0.0)).astype(x.dtype)).astype(x.dtype)
+def _imputer(b: Builder, x: Value) -> Value:
+    """A choice."""
+    kind, is_float = x.tensor.numpy, "float" in x.tensor.dtype
+    filling = b.get("imputed_value_floats" if is_float else "imputed_value_int64s") or []
+    if len(filling) not in (1, *b.dims(x)[-1:]):
+        raise b.error(f"{len(filling)} values to fill in for {x.type!r}")
+    gap = b.get("replaced_value_float", 0.0) if is_float else b.get("replaced_value_int64", 0)
+    holes = b("IsNaN", x) if is_float and np.isnan(gap) else b("Equal", x, b.constant(gap, kind))
+    return b("Where", holes, b.constant(filling, kind), x)
 
 
-def _binarizer_compute(c: Compute, x: te.Tensor) -> Any:
-    if not kernels_know(c) or not output_type(c).is_float:
-        return None
-    kind = output_type(c)
-    limit, one, zero = (te.const(v, kind) for v in (float(c.get("threshold", 0.0)), 1, 0))
-    return te.compute(c.out_shape(), lambda *i: te.select(x[i] > limit, one, zero), name="binarize")
-
-
-register("Binarizer", infer_same, _binarizer, _binarizer_compute, "elementwise", domain=DOMAIN, takes="X:number")
-
-
-def _imputer(c: Evaluate, x: Array) -> Array:
-    is_float = x.dtype.kind == "f"
-    filling = c.get("imputed_value_floats" if is_float else "imputed_value_int64s")
-    if not filling:
-        raise c.error("the values to fill in are missing")
-    gap = c.get("replaced_value_float", 0.0) if is_float else c.get("replaced_value_int64", 0)
-    holes = np.isnan(x) if is_float and np.isnan(gap) else x == np.asarray(gap).astype(x.dtype)
-    return np.where(holes, np.asarray(filling, x.dtype), x).astype(x.dtype, copy=False)
-
-
-register("Imputer", infer_same, _imputer, domain=DOMAIN, expand=expand_imputer, takes="X:number")
+compose("Scaler", _scaler, infer=_float_like)
+compose("Normalizer", _normalizer, infer=_float_like, requires=(OneOf("norm", tuple(_NORMS)),))
+compose("Binarizer", _binarizer, infer=infer_same)
+compose("Imputer", _imputer, infer=infer_same)
 
 
 # ------------------------------------------------------------------------------------------ choosing and joining
@@ -100,8 +89,6 @@ def _extract(c: Evaluate, x: Array, chosen: Array) -> Array:
 
 
 def _extract_compute(c: Compute, x: te.Tensor, chosen: te.Tensor) -> Any:
-    if not kernels_know(c) or is_empty(c) or 0 in c.shape(0):
-        return None
     lead = (0,) * (chosen.ndim - 1)
     if chosen.ndim == 0 or any(d != 1 for d in c.shape(1)[:-1]):
         return None

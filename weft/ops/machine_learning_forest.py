@@ -19,36 +19,34 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr, logical_and, logical_or
-from weft.graph.ir import Array, Node, TensorType, Type, Value
+from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.passes.support import Replacement, Scope
-from weft.graph.signature import Below
+from weft.graph.signature import Below, Between, OneOf, SameLength
 from weft.loop.ir import For, Let, Stmt, Store, seq
-from weft.ops.machine_learning_expand import (
-    TRANSFORMS,
-    TYPE_NUMBERS,
-    Builder,
+from weft.ops.expansion import Builder
+from weft.ops.machine_learning_scores import (
+    Labels,
     best,
     classified,
+    classifier_types,
+    compose,
     feature_rows,
     over,
+    regressed,
+    rows_of,
     transformed,
     two_columns,
 )
-from weft.ops.machine_learning_scores import DOMAIN, Labels, rows_of
 from weft.ops.machine_learning_trees import (
     LEAF,
     MEMBER,
     NODES,
     Forest,
-    class_forest,
-    classifier,
-    classifier_infer,
+    class_count,
     entries,
     floats,
-    regression_forest,
+    forest_of,
     regression_targets,
-    regressor,
 )
 
 GROUP = 16
@@ -221,57 +219,54 @@ register("Forest", _forest_infer, _forest, _forest_compute, domain="weft", takes
 # ------------------------------------------------------------------------------------------------- tree ensembles
 
 
-def _scores(b: Builder, forest: Forest, targets: int) -> Value | None:
+def _scores(b: Builder, features: Value, how: str) -> Value:
     """What the trees add up to for each row, in float64."""
-    features = feature_rows(b)
-    if features is None or forest.feature.max(initial=-1) >= features[1]:
-        return None
-    x = features[0]
-    arrays = tables(forest, x.tensor.dtype)
+    (x, columns), forest = feature_rows(b, features), forest_of(b.node)
+    if forest.feature.max(initial=-1) >= columns:
+        raise b.error(f"the trees ask for feature {forest.feature.max()} of {columns}")
+    arrays = tables(forest, x.tensor.dtype) if how in ("SUM", "AVERAGE") else None
     if arrays is None:
-        return None
+        return b("TreeScores", x, domain="weft", aggregate=how, **b.node.attributes)
     inner = forest.mode[forest.mode != LEAF]
     optional = [None if name not in arrays else b.constant(arrays[name], None) for name in ("mode", "missing")]
     while optional and optional[-1] is None:
         optional.pop()
     names = ("roots", "depths", "feature", "split", "child", "target", "weight")
-    given = [b.constant(arrays[name], None) for name in names]
-    test = int(inner[0]) if len(inner) else 0
-    return b.scope.make(b.node, "Forest", [x, *given, *optional], "weft", targets=targets, test=test)
+    given = [x, *(b.constant(arrays[name], None) for name in names), *optional]
+    targets, test = forest.weights.shape[1], int(inner[0]) if len(inner) else 0
+    scores = b.scope.make(b.node, "Forest", given, "weft", targets=targets, test=test)
+    return b("Div", scores, b.constant(max(len(forest.roots), 1), np.float64)) if how == "AVERAGE" else scores
 
 
-def expand_regressor(node: Node, scope: Scope) -> Replacement:
-    """TreeEnsembleRegressor: sums or averages over trees."""
-    use, b = Use(node), Builder(node, scope)
-    how, transform = str(use.get("aggregate_function", "SUM")), str(use.get("post_transform", "NONE"))
-    if how not in ("SUM", "AVERAGE") or transform not in TRANSFORMS:
-        return None
-    forest = regression_forest(use)
-    scores = _scores(b, forest, forest.weights.shape[1])
-    if scores is None:
-        return None
-    if how == "AVERAGE":
-        scores = b("Div", scores, b.constant(max(len(forest.roots), 1), np.float64))
-    base = floats(use, "base_values")
-    if base is not None:
-        scores = b("Add", scores, b.constant(base, np.float64))
-    return b.last("Cast", [transformed(b, transform, scores)], 0, to=TYPE_NUMBERS["float32"])
+def _ensemble_infer(c: Infer) -> list[Type]:
+    ids = np.asarray(c.need("leaf_targetids"))
+    targets = int(c.get("n_targets") or ids.max(initial=-1) + 1)
+    return [TensorType(c.tensor(0).dtype, (rows_of(c), targets))]
 
 
-def expand_classifier(node: Node, scope: Scope) -> Replacement:
-    """TreeEnsembleClassifier: the sums of the trees, or of the one class they speak of."""
-    use, b = Use(node), Builder(node, scope)
-    labels, transform = Labels(use, "classlabels_int64s"), str(use.get("post_transform", "NONE"))
-    count, ids = max(len(labels.names), 1), {int(i) for i in use.need("class_ids")}
-    if transform not in TRANSFORMS:
-        return None
-    forest, base = class_forest(use), floats(use, "base_values")
-    scores = _scores(b, forest, forest.weights.shape[1])
-    if scores is None:
-        return None
+def _ensemble(b: Builder, x: Value) -> Value:
+    scores = _scores(b, x, ("AVERAGE", "SUM", "MIN", "MAX")[int(b.get("aggregate_function", 1))])
+    name = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[int(b.get("post_transform", 0))]
+    return b.cast(transformed(b, name, scores), x.tensor.dtype)
+
+
+def _regressor(b: Builder, x: Value) -> Value:
+    scores, base = _scores(b, x, str(b.get("aggregate_function", "SUM"))), floats(b.use, "base_values")
+    return regressed(b, scores if base is None else b("Add", scores, b.constant(base, np.float64)))
+
+
+def _classifier_infer(c: Infer) -> list[Type]:
+    return classifier_types(c, Labels(c, "classlabels_int64s"), class_count(c))
+
+
+def _classifier(b: Builder, x: Value) -> list[Value]:
+    """The sums of the trees, or of the one class that they speak of."""
+    labels, transform = Labels(b.use, "classlabels_int64s"), str(b.get("post_transform", "NONE"))
+    count, ids = class_count(b.use), {int(i) for i in b.need("class_ids")}
+    scores, base = _scores(b, x, "SUM"), floats(b.use, "base_values")
     if count == 2 and len(ids) == 1 and (1 in ids or base is None or len(base) == 1):
         return _one_class(b, labels, scores, next(iter(ids)), base, transform)
-    if forest.weights.shape[1] != count:
+    if scores.tensor.dims[1] != count:
         scores = b("Gather", scores, b.constant(np.arange(count), np.int64), axis=1)
     if base is not None:
         scores = b("Add", scores, b.constant(base, np.float64))
@@ -280,9 +275,12 @@ def expand_classifier(node: Node, scope: Scope) -> Replacement:
 
 def _one_class(
     b: Builder, labels: Labels, scores: Value, class_id: int, base: Array | None, transform: str
-) -> Replacement:
-    """Two classes of which the trees speak of one: see machine_learning_trees."""
-    weights = floats(Use(b.node), "class_weights")
+) -> list[Value]:
+    """Two classes of which the trees speak of one: they add up shares where no weight is negative, else distances.
+
+    Trees that speak of class 0 mean the second class by it: so do the exporters, and so do other runtimes.
+    """
+    weights = floats(b.use, "class_weights")
     shares = weights is not None and bool((weights >= 0).all())
     score = b("Gather", scores, b.constant([class_id], np.int64), axis=1)
     if class_id == 0:
@@ -294,25 +292,26 @@ def _one_class(
     return classified(b, labels, over(b, score, 0.5 if shares else 0.0), made)
 
 
-def _regressor_infer(c: Infer) -> list[Type]:
-    return [TensorType("float32", (rows_of(c), regression_targets(c)))]
-
-
-register(
+compose(
+    "TreeEnsemble",
+    _ensemble,
+    infer=_ensemble_infer,
+    takes="X:float",
+    requires=(
+        *NODES,
+        OneOf("nodes_modes", tuple(range(LEAF)), each=True),
+        Below("leaf_targetids", "n_targets"),
+        Between("leaf_targetids", 0),
+        Below("tree_roots", "nodes_featureids"),
+        SameLength(("leaf_targetids", "leaf_weights")),
+        Between("aggregate_function", 0, 3),
+        Between("post_transform", 0, 4),
+    ),
+)
+compose(
     "TreeEnsembleRegressor",
-    _regressor_infer,
-    regressor,
-    domain=DOMAIN,
-    expand=expand_regressor,
-    takes="X:number",
+    _regressor,
+    infer=lambda c: [TensorType("float32", (rows_of(c), regression_targets(c)))],
     requires=(*NODES, *entries("target"), Below("target_ids", "n_targets")),
 )
-register(
-    "TreeEnsembleClassifier",
-    classifier_infer,
-    classifier,
-    domain=DOMAIN,
-    expand=expand_classifier,
-    takes="X:number",
-    requires=(*NODES, *entries("class")),
-)
+compose("TreeEnsembleClassifier", _classifier, infer=_classifier_infer, requires=(*NODES, *entries("class")))

@@ -1,27 +1,23 @@
-"""Ensembles of decision trees: the numpy meaning of TreeEnsemble and the older TreeEnsembleClassifier and …Regressor.
+"""Ensembles of decision trees, as TreeEnsemble and the older TreeEnsembleClassifier and …Regressor describe them.
 
 All three become one `Forest`: arrays of nodes that every row of features walks, all trees at once, from root to leaf.
-The compiled form of the older two, which are what exporters write, is in machine_learning_forest.py.
+
+    TreeScores(x)        what the trees add up to; a node's own attributes describe them          domain "weft"
+
+is that walk on the host, for what has no kernel (`machine_learning_forest.py`): least and greatest leaves, members.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from weft.graph.ir import Array, Dim, Node, TensorType, Type
-from weft.graph.opspec import Evaluate, Infer, Use, register
-from weft.graph.signature import Below, Between, OneOf, Relation, SameLength
-from weft.ops.machine_learning_scores import (
-    DOMAIN,
-    Labels,
-    as_rows,
-    classifier_types,
-    rows_of,
-    second_class,
-    transformed,
-)
+from weft.graph.ir import Array, Node, TensorType
+from weft.graph.opspec import Evaluate, Use, register
+from weft.graph.signature import Between, OneOf, Relation, SameLength
+from weft.ops.machine_learning_scores import Labels
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEAF, MEMBER = MODES.index("LEAF"), MODES.index("BRANCH_MEMBER")
@@ -83,8 +79,8 @@ class Forest:
             go = np.where(here, np.isin(value, members), go)
         return np.asarray(go | (np.isnan(value) & self.missing[at]))
 
-    def scores(self, x: Array, how: str) -> tuple[Array, Array]:
-        """What the trees give together, and whether any leaf spoke of a target: both (rows, targets)."""
+    def scores(self, x: Array, how: str) -> Array:
+        """What the trees give together, (rows, targets)."""
         leaves = self.leaves(x)
         total = np.zeros((x.shape[0], self.weights.shape[1]))
         spoken = np.zeros(total.shape, bool)
@@ -104,7 +100,7 @@ class Forest:
             total /= max(len(self.roots), 1)
         elif how != "SUM":
             raise ValueError(f"unknown aggregate_function {how!r}")
-        return total, spoken
+        return total
 
 
 def floats(c: Use, name: str) -> Array | None:
@@ -184,66 +180,16 @@ def _new_forest(c: Use) -> Forest:
     return forest
 
 
-def _forest(c: Use, make: Any) -> Forest:
-    """The forest of a node, made once."""
-    key: Node = c.node
-    cached = _CACHE.get(id(key))
-    if cached is not None and cached[0] is key:
-        return cached[1]
-    if len(_CACHE) >= MOST_CACHED:
-        _CACHE.clear()
-    made: Forest = make()
-    _CACHE[id(key)] = (key, made)
-    return made
-
-
-_CACHE: dict[int, tuple[Node, Forest]] = {}
-MOST_CACHED = 64
-
-
-def _run(c: Evaluate, forest: Forest, x: Array, how: str) -> tuple[Array, Array]:
-    rows = as_rows(x)
-    if forest.feature.max(initial=-1) >= rows.shape[1]:
-        raise c.error(f"the trees ask for feature {forest.feature.max()} of {rows.shape[1]}")
-    try:
-        return forest.scores(rows, how)
-    except ValueError as problem:
-        raise c.error(str(problem)) from None
-
-
-# ----------------------------------------------------------------------------------------------------- regressors
-
-
-def _ensemble_infer(c: Infer) -> list[Type]:
-    ids = np.asarray(c.need("leaf_targetids"))
-    targets = int(c.get("n_targets") or ids.max(initial=-1) + 1)
-    return [TensorType(c.tensor(0).dtype, (rows_of(c), targets))]
-
-
-def _ensemble(c: Evaluate, x: Array) -> Array:
-    how = ("AVERAGE", "SUM", "MIN", "MAX")[int(c.get("aggregate_function", 1))]
-    scores, _ = _run(c, _forest(c, lambda: _new_forest(c)), x, how)
-    name = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")[int(c.get("post_transform", 0))]
-    return transformed(c, name, scores).astype(x.dtype)
-
-
-register(
-    "TreeEnsemble",
-    _ensemble_infer,
-    _ensemble,
-    domain=DOMAIN,
-    takes="X:float",
-    requires=(
-        *NODES,
-        OneOf("nodes_modes", tuple(range(LEAF)), each=True),
-        Below("leaf_targetids", "n_targets"),
-        Between("leaf_targetids", 0),
-        Below("tree_roots", "nodes_featureids"),
-        SameLength(("leaf_targetids", "leaf_weights")),
-        Between("aggregate_function", 0, 3),
-        Between("post_transform", 0, 4),
-    ),
-)
+@functools.lru_cache(maxsize=64)
+def forest_of(node: Node) -> Forest:
+    """The forest that a node's attributes describe."""
+    use = Use(node)
+    if "leaf_targetids" in use.attributes:
+        return _new_forest(use)
+    if "class_ids" not in use.attributes:
+        return _old_forest(use, "target", regression_targets(use))
+    most = max((int(i) for i in use.need("class_ids")), default=0)
+    return _old_forest(use, "class", max(class_count(use), most + 1))
 
 
 def regression_targets(c: Use) -> int:
@@ -251,68 +197,22 @@ def regression_targets(c: Use) -> int:
     return int(c.get("n_targets") or 1)
 
 
-def regression_forest(c: Use) -> Forest:
-    """The forest of a TreeEnsembleRegressor."""
-    return _old_forest(c, "target", regression_targets(c))
+def class_count(c: Use) -> int:
+    """How many scores a TreeEnsembleClassifier gives for a row."""
+    return max(len(Labels(c, "classlabels_int64s").names), 1)
 
 
-def regressor(c: Evaluate, x: Array) -> Array:
-    """TreeEnsembleRegressor."""
-    forest = _forest(c, lambda: regression_forest(c))
-    scores, _ = _run(c, forest, x, str(c.get("aggregate_function", "SUM")))
-    base = floats(c, "base_values")
-    if base is not None:
-        scores = scores + base
-    return transformed(c, str(c.get("post_transform", "NONE")), scores).astype(np.float32)
+def _scores(c: Evaluate, x: Array) -> Array:
+    try:
+        return forest_of(c.node).scores(x, str(c.need("aggregate")))
+    except ValueError as problem:
+        raise c.error(str(problem)) from None
 
 
-# ----------------------------------------------------------------------------------------------------- classifier
-
-
-def _class_count(c: Use) -> int:
-    return len(Labels(c, "classlabels_int64s").names)
-
-
-def class_forest(c: Use) -> Forest:
-    """The forest of a TreeEnsembleClassifier."""
-    most = max((int(i) for i in c.need("class_ids")), default=0)
-    return _old_forest(c, "class", max(_class_count(c), most + 1, 1))
-
-
-def classifier_infer(c: Infer) -> list[Type]:
-    """The types of a TreeEnsembleClassifier."""
-    columns: Dim = max(_class_count(c), 1)
-    return classifier_types(c, Labels(c, "classlabels_int64s"), columns)
-
-
-def classifier(c: Evaluate, x: Array) -> tuple[Array, Array]:
-    """TreeEnsembleClassifier."""
-    labels, count = Labels(c, "classlabels_int64s"), max(_class_count(c), 1)
-    ids = [int(i) for i in c.need("class_ids")]
-    forest = _forest(c, lambda: class_forest(c))
-    scores, _ = _run(c, forest, x, "SUM")
-    base, transform = floats(c, "base_values"), str(c.get("post_transform", "NONE"))
-    if count == 2 and len(set(ids)) == 1 and (ids[0] == 1 or base is None or len(base) == 1):
-        weights = floats(c, "class_weights")
-        shares = weights is not None and bool((weights >= 0).all())
-        places, made = _one_score(c, scores, ids[0], base, shares, transform)
-    else:
-        made = scores[:, :count] if base is None else scores[:, :count] + base
-        places, made = made.argmax(axis=1), transformed(c, transform, made)
-    return labels.pick(places), made.astype(np.float32)
-
-
-def _one_score(
-    c: Use, scores: Array, class_id: int, base: Array | None, shares: bool, transform: str
-) -> tuple[Array, Array]:
-    """Two classes of which the trees speak of one: they add up shares where no weight is negative, else distances.
-
-    Trees that speak of class 0 mean the second class by it: so do the exporters, and so do other runtimes.
-    """
-    score = scores[:, class_id]
-    if class_id == 0:
-        score = score if base is None else score + base[0]
-        made = second_class(score, transform, shares)
-    else:
-        made = transformed(c, transform, scores[:, :2])
-    return (score > (0.5 if shares else 0.0)).astype(np.int64), made
+register(
+    "TreeScores",
+    lambda c: [TensorType("float64", (c.tensor(0).dims[0], forest_of(c.node).weights.shape[1]))],
+    _scores,
+    domain="weft",
+    takes="X:float[_ _]",
+)

@@ -17,32 +17,35 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, Var, index_expr, logical_not
-from weft.graph.ir import Array, Node, TensorType, Type, Value
+from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.passes.support import Replacement, Scope
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
-from weft.ops.machine_learning_expand import (
-    TRANSFORMS,
-    Builder,
+from weft.ops.expansion import Builder
+from weft.ops.machine_learning_linear import kernel_rows
+from weft.ops.machine_learning_scores import (
+    Labels,
     best,
     classified,
+    classifier_types,
+    compose,
     feature_rows,
-    kernel_rows,
     transformed,
     two_columns,
 )
-from weft.ops.machine_learning_linear import (
-    CHANCE_MARGIN,
-    Machine,
-    class_pairs,
-    coupled,
-    enough,
-    machine,
-    machine_infer,
-    most_rounds,
-    pair_table,
-)
-from weft.ops.machine_learning_scores import DOMAIN
+
+CHANCE_MARGIN = 1e-7
+"""No class of a pair is taken to be more certain than one less this."""
+
+
+def _most_rounds(classes: int) -> int:
+    """How many rounds the probabilities of classes get to settle."""
+    return max(100, classes)
+
+
+def _enough(classes: int) -> float:
+    """How far off they may be in the end."""
+    return 0.005 / classes
+
 
 # ------------------------------------------------------------------------------------------------------ the operator
 
@@ -59,12 +62,35 @@ def _couple_infer(c: Infer) -> list[Type]:
 
 
 def _couple(c: Evaluate, chances: Array) -> Array:
-    return coupled(chances, _classes(c))
+    classes = _classes(c)
+    pairwise = np.zeros((len(chances), classes, classes))
+    for number, (i, j) in enumerate(_class_pairs(classes)):
+        pairwise[:, i, j], pairwise[:, j, i] = chances[:, number], 1 - chances[:, number]
+    return np.array([_settled(one) for one in pairwise]).reshape(len(chances), classes)
+
+
+def _settled(pairwise: Array) -> Array:
+    classes = len(pairwise)
+    q = -pairwise * pairwise.T
+    np.fill_diagonal(q, (pairwise**2).sum(axis=0))
+    p = np.full(classes, 1.0 / classes)
+    for _ in range(_most_rounds(classes)):
+        product = q @ p
+        total = float(p @ product)
+        if np.abs(product - total).max() < _enough(classes):
+            break
+        for t in range(classes):
+            change = (total - product[t]) / q[t, t]
+            p[t] += change
+            total = (total + change * (change * q[t, t] + 2 * product[t])) / (1 + change) ** 2
+            product = (product + change * q[t]) / (1 + change)
+            p = p / (1 + change)
+    return p
 
 
 def _couple_compute(c: Compute, chances: te.Tensor) -> Any:
     (rows, classes) = c.out_shape()
-    if not rows or classes < 2:
+    if classes < 2:
         return None
     shapes = [(rows, classes), (rows, classes, classes), (rows, classes), (rows, 2)]
 
@@ -89,7 +115,7 @@ class _Coupling:
         start = self.each(lambda t: Store(self.p, (self.row, t), te.const(1.0 / self.classes, "float64")), "first")
         undone = logical_not(self.state[self.row, 1] > zero)
         turn = Var("turn")
-        rounds = For(turn, most_rounds(self.classes), If(undone, self.one_round()))
+        rounds = For(turn, _most_rounds(self.classes), If(undone, self.one_round()))
         return seq(start, self.matrix(), self.put(1, zero), rounds)
 
     def put(self, place: int, value: Expr) -> Stmt:
@@ -126,7 +152,7 @@ class _Coupling:
         total = self.state[r, 0]
         sums = For(place, self.classes, self.put(0, total + self.p[r, place] * self.product[r, place]))
         # The row is done unless one class is too far off.
-        off = te.abs(self.product[r, worst] - total) >= te.const(enough(self.classes), "float64")
+        off = te.abs(self.product[r, worst] - total) >= te.const(_enough(self.classes), "float64")
         test = For(worst, self.classes, If(off, self.put(1, zero)))
         done = self.put(1, te.const(1, "float64"))
         change = If(logical_not(self.state[r, 1] > zero), self.each(self.step, "t"))
@@ -164,22 +190,60 @@ register("Couple", _couple_infer, _couple, _couple_compute, domain="weft", takes
 # ---------------------------------------------------------------------------------------------------- the classifier
 
 
-def expand_classifier(node: Node, scope: Scope) -> Replacement:
-    """SVMClassifier as products, in double precision as its numpy meaning."""
-    use, b = Use(node), Builder(node, scope)
-    m, transform, features = Machine(use), str(use.get("post_transform", "NONE")), feature_rows(b)
-    if features is None or transform not in TRANSFORMS or m.classes < 1:
-        return None
-    rows = b.cast(features[0], "float64")
-    if m.vectors is None:
-        return _planes(b, use, m, rows, features[1], transform)
-    pairs = len(class_pairs(m.classes))
-    fits = m.vectors.shape[1] == features[1] and m.coefficients.size == (m.classes - 1) * len(m.vectors)
-    chances_fit = not len(m.prob_a) or len(m.prob_a) == len(m.prob_b) == pairs
-    kernel = kernel_rows(b, use, rows, m.vectors) if fits and pairs and len(m.rho) >= pairs and chances_fit else None
-    if kernel is None or (m.labels.names and len(m.labels.names) < m.classes):
-        return None
-    decisions = b("MatMul", kernel, b.constant(pair_table(m), np.float64))
+class Machine:
+    """The attributes of an SVMClassifier."""
+
+    __slots__ = ("labels", "per_class", "vectors", "coefficients", "rho", "prob_a", "prob_b", "classes")
+
+    def __init__(self, c: Use) -> None:
+        self.labels = Labels(c)
+        self.per_class = [int(v) for v in c.get("vectors_per_class") or []]
+        self.coefficients = np.asarray(c.get("coefficients") or [], np.float64)
+        self.rho = np.asarray(c.get("rho") or [], np.float64)
+        self.prob_a = np.asarray(c.get("prob_a") or [], np.float64)
+        self.prob_b = np.asarray(c.get("prob_b") or [], np.float64)
+        self.classes = len(self.per_class) or len(self.labels.names)
+        total = sum(self.per_class)
+        self.vectors = np.asarray(c.get("support_vectors") or [], np.float64).reshape(total, -1) if total else None
+
+    @property
+    def columns(self) -> int:
+        """How many scores a row gets."""
+        if self.vectors is None or len(self.prob_a):
+            return max(self.classes, 1)
+        pairs = self.classes * (self.classes - 1) // 2
+        return 2 if pairs == 1 else pairs
+
+
+def _class_pairs(classes: int) -> list[tuple[int, int]]:
+    """The pairs of classes, in the order of their coefficients."""
+    return [(i, j) for i in range(classes) for j in range(i + 1, classes)]
+
+
+def _pair_table(m: Machine) -> Array:
+    """What each vector (a row) counts in the decision between each pair of classes (a column)."""
+    assert m.vectors is not None
+    starts = np.cumsum([0, *m.per_class])
+    given = m.coefficients.reshape(-1, len(m.vectors))
+    pairs = _class_pairs(m.classes)
+    table = np.zeros((len(m.vectors), len(pairs)))
+    for number, (i, j) in enumerate(pairs):
+        of_i, of_j = slice(starts[i], starts[i + 1]), slice(starts[j], starts[j + 1])
+        table[of_i, number], table[of_j, number] = given[j - 1, of_i], given[i, of_j]
+    return table
+
+
+def _classifier(b: Builder, x: Value) -> list[Value]:
+    """Products, in double precision."""
+    m, transform = Machine(b.use), str(b.get("post_transform", "NONE"))
+    rows = b.cast(feature_rows(b, x)[0], "float64")
+    if m.vectors is None:  # the coefficients are those of one plane for each class
+        scores = kernel_rows(b, rows, m.coefficients.reshape(m.classes, -1))
+        if len(m.rho):
+            scores = b("Add", scores, b.constant(m.rho[:1], np.float64))
+        return classified(b, m.labels, best(b, scores), transformed(b, transform, scores))
+    pairs = len(_class_pairs(m.classes))
+    decisions = b("MatMul", kernel_rows(b, rows, m.vectors), b.constant(_pair_table(m), np.float64))
     decisions = b("Add", decisions, b.constant(m.rho[:pairs], np.float64))
     places = best(b, _votes(b, m, decisions))
     if len(m.prob_a):
@@ -191,21 +255,9 @@ def expand_classifier(node: Node, scope: Scope) -> Replacement:
     return classified(b, m.labels, places, scores)
 
 
-def _planes(b: Builder, use: Use, m: Machine, rows: Value, columns: int, transform: str) -> Replacement:
-    """Without vectors the coefficients are those of one plane for each class."""
-    if m.coefficients.size != m.classes * columns or (m.labels.names and len(m.labels.names) < m.classes):
-        return None
-    scores = kernel_rows(b, use, rows, m.coefficients.reshape(m.classes, columns))
-    if scores is None:
-        return None
-    if len(m.rho):
-        scores = b("Add", scores, b.constant(m.rho[:1], np.float64))
-    return classified(b, m.labels, best(b, scores), transformed(b, transform, scores))
-
-
 def _votes(b: Builder, m: Machine, decisions: Value) -> Value:
     """How many pairs speak for each class: those that it is second in, but for those that speak for the first."""
-    pairs = class_pairs(m.classes)
+    pairs = _class_pairs(m.classes)
     signs, offsets = np.zeros((len(pairs), m.classes), np.float32), np.zeros(m.classes, np.float32)
     for number, (i, j) in enumerate(pairs):
         signs[number, i], signs[number, j] = 1, -1
@@ -221,4 +273,9 @@ def _chances(b: Builder, m: Machine, decisions: Value) -> Value:
     return b("Couple", b("Clip", chance, low, high), domain="weft", classes=m.classes)
 
 
-register("SVMClassifier", machine_infer, machine, domain=DOMAIN, expand=expand_classifier, takes="X:number")
+def _infer(c: Infer) -> list[Type]:
+    found = Machine(c)
+    return classifier_types(c, found.labels, found.columns)
+
+
+compose("SVMClassifier", _classifier, infer=_infer)

@@ -16,10 +16,11 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, TensorType, Type
+from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.ops.convolution import accumulator, exact_type, is_empty
-from weft.ops.microsoft_composition import DOMAIN, Composition, Part, compose
+from weft.ops.convolution import accumulator, exact_type
+from weft.ops.expansion import Builder
+from weft.ops.microsoft_composition import DOMAIN, compose
 from weft.ops.products import product_shape
 
 
@@ -80,7 +81,7 @@ def _flat(tensor: te.Tensor, shape: tuple[int, ...], index: Expr) -> Expr:
 
 
 def _compute(c: Compute, x: te.Tensor, codes: te.Tensor, scales: te.Tensor, zeros: Any = None, *rest: Any) -> Any:
-    if is_empty(c.types[0], *c.outputs) or (rest and rest[0] is not None):
+    if rest and rest[0] is not None:
         return None
     inner, features, bits, block = _numbers(c)
     blocks, each, kind = -(-inner // block), 8 // bits, accumulator(c.outputs[0].dtype)
@@ -134,7 +135,7 @@ register(
 # ---------------------------------------------------------------------------------------------- GatherBlockQuantized
 
 
-def bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
+def bytes_as_numbers(b: Builder, codes: Value, bits: int) -> Value:
     """The numbers that bytes hold, low bits first, along the last dimension."""
     wide = b.cast(codes, "int16")
     if bits == 8:
@@ -145,15 +146,15 @@ def bytes_as_numbers(b: Composition, codes: Part, bits: int) -> Part:
         rest = b("Mod", part, b.constant(1 << bits, "int16"))
         shares.append(b("Unsqueeze", rest, b.constant([-1], "int64")))
     together = b("Concat", *shares, axis=-1)
-    return b("Reshape", together, b.constant([0] * (len(codes.dims) - 1) + [-1], "int64"))
+    return b("Reshape", together, b.constant([0] * (len(codes.tensor.dims) - 1) + [-1], "int64"))
 
 
-def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zeros: Part | None = None) -> Any:
+def _gather_blocks(b: Builder, data: Value, indices: Value, scales: Value, zeros: Value | None = None) -> Any:
     """The rows asked for are gathered first, and only they are scaled."""
     bits, block = int(b.get("bits", 4)), int(b.get("block_size", 128))
-    rank, gathered = len(data.dims), int(b.get("gather_axis", 0)) % max(len(data.dims), 1)
+    rank, gathered = len(data.tensor.dims), int(b.get("gather_axis", 0)) % max(len(data.tensor.dims), 1)
     axis = int(b.get("quantize_axis", 1)) % max(rank, 1)
-    packed = data.dtype == "uint8"
+    packed = data.tensor.dtype == "uint8"
     if axis == gathered or bits not in (2, 4, 8) or (packed and axis != rank - 1):
         raise b.error(f"numbers of {bits} bits in blocks along axis {axis} of {rank}, gathered along {gathered}")
     codes, scale = (b("Gather", part, indices, axis=gathered) for part in (data, scales))
@@ -165,8 +166,8 @@ def _gather_blocks(b: Composition, data: Part, indices: Part, scales: Part, zero
             codes = b("Sub", codes, middle)
         else:
             zero = bytes_as_numbers(b, zero, bits)
-    at = axis + (len(indices.dims) - 1 if axis > gathered else 0)
+    at = axis + (len(indices.tensor.dims) - 1 if axis > gathered else 0)
     return b("DequantizeLinear", codes, scale, zero, axis=at, block_size=block)
 
 
-compose("GatherBlockQuantized", _gather_blocks, expands=True)
+compose("GatherBlockQuantized", _gather_blocks)

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.graph.ir import TensorType, Type
+from weft.graph.ir import TensorType, Type, Value
 from weft.graph.opspec import Infer
 from weft.graph.shapes import Shape, divided, times, unknown_dim
+from weft.ops.expansion import Builder, Unexpanded
 from weft.ops.microsoft_attention import joined
-from weft.ops.microsoft_composition import Composition, NoKernel, Part, compose
+from weft.ops.microsoft_composition import compose
 
 UNSUPPORTED = {"qk_output": 0, "kv_cache_bit_width": 0, "sliding_window_cache": 0, "causal": 1}
 """Attributes that must have these values."""
@@ -61,13 +62,13 @@ def _capacity(c: Infer, length: Any) -> Any:
     return max(past, int(total.reshape(-1)[0]))
 
 
-def _heads(b: Composition, x: Part, count: int) -> Part:
+def _heads(b: Builder, x: Value, count: int) -> Value:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     split = b("Reshape", x, b.constant([0, 0, count, -1], "int64"))
     return b("Transpose", split, perm=[0, 2, 1, 3])
 
 
-def _starts(b: Composition, lengths: Part, prompt: bool, length: int) -> Part:
+def _starts(b: Builder, lengths: Value, prompt: bool, length: int) -> Value:
     """Where the keys of this call begin in each sequence."""
     flat = b("Reshape", b.cast(lengths, "int64"), b.constant([-1], "int64"))
     if prompt:
@@ -75,40 +76,41 @@ def _starts(b: Composition, lengths: Part, prompt: bool, length: int) -> Part:
     return b("Sub", flat, b.constant(length - 1, "int64"))
 
 
-def _grown(b: Composition, past: Part | None, new: Part, capacity: int) -> Part:
+def _grown(b: Builder, past: Value | None, new: Value, capacity: int) -> Value:
     """The cache before this call, with the capacity that it has after it."""
-    batch, heads, _, size = new.dims
-    before = 0 if past is None else past.dims[2]
+    batch, heads, _, size = new.tensor.dims
+    before = 0 if past is None else past.tensor.dims[2]
     if past is not None and before == capacity:
         return past
     assert isinstance(before, int) and isinstance(batch, int) and isinstance(size, int)
-    zeros = b.zeros((batch, heads, capacity - before, size), new.dtype)
+    zeros = b.zeros((batch, heads, capacity - before, size), new.tensor.dtype)
     return zeros if past is None or before == 0 else b("Concat", past, zeros, axis=2)
 
 
 def _group_query(
-    b: Composition,
-    query: Part,
-    key: Part | None,
-    value: Part | None,
-    past_key: Part | None,
-    past_value: Part | None,
-    lengths: Part,
-    total: Part,
-    cosines: Part | None = None,
-    sines: Part | None = None,
-    places: Part | None = None,
-    bias: Part | None = None,
-    sink: Part | None = None,
-    *rest: Part | None,
+    b: Builder,
+    query: Value,
+    key: Value | None,
+    value: Value | None,
+    past_key: Value | None,
+    past_value: Value | None,
+    lengths: Value,
+    total: Value,
+    cosines: Value | None = None,
+    sines: Value | None = None,
+    places: Value | None = None,
+    bias: Value | None = None,
+    sink: Value | None = None,
+    *rest: Value | None,
 ) -> Any:
     heads, shared = int(b.need("num_heads")), int(b.need("kv_num_heads"))
-    length = query.dims[1]
-    if total.array is None or not isinstance(length, int):
-        raise NoKernel
-    whole = int(total.array.reshape(-1)[0])
+    length = query.tensor.dims[1]
+    known_total = b.scope.constant(total)
+    if known_total is None or not isinstance(length, int):
+        raise Unexpanded
+    whole = int(known_total.reshape(-1)[0])
     if key is None:
-        size = divided(query.dims[2], heads + 2 * shared)
+        size = divided(query.tensor.dims[2], heads + 2 * shared)
         widths = b.constant([times(n, size) for n in (heads, shared, shared)], "int64")
         query, key, value = b.several(3, "Split", query, widths, axis=2)
     assert query is not None and key is not None and value is not None
@@ -123,12 +125,12 @@ def _group_query(
                 zero, one = b.constant([0, 0], "int64"), b.constant([1, 1], "int64")
                 first = b("Add", first, b("Slice", places, zero, one))
             places = b("Add", first, row)
-        half = cosines.dims[1]
+        half = cosines.tensor.dims[1]
         if not isinstance(half, int):
-            raise NoKernel
-        options = {"interleaved": int(b.get("rotary_interleaved", 0)), "rotary_embedding_dim": 2 * half}
+            raise Unexpanded
+        options: dict[str, Any] = {"interleaved": int(b.get("rotary_interleaved", 0)), "rotary_embedding_dim": 2 * half}
         q, k = (b("RotaryEmbedding", x, cosines, sines, places, **options) for x in (q, k))
-    past = 0 if past_key is None else past_key.dims[2]
+    past = 0 if past_key is None else past_key.tensor.dims[2]
     capacity = max(past, whole) if isinstance(past, int) else whole
     if past == 0 and whole == length:  # nothing is behind or before the new keys
         keys, values, known = k, v, None
@@ -143,7 +145,7 @@ def _group_query(
     return [joined(b, made), keys, values][: b.output_count]
 
 
-def _options(b: Composition) -> dict[str, Any]:
+def _options(b: Builder) -> dict[str, Any]:
     """Attributes of Attention."""
     window, scale, cap = int(b.get("local_window_size", -1)), float(b.get("scale", 0.0)), float(b.get("softcap", 0.0))
     return {
@@ -154,19 +156,19 @@ def _options(b: Composition) -> dict[str, Any]:
     }
 
 
-def _wide_bias(b: Composition, bias: Part | None, capacity: int) -> Part | None:
+def _wide_bias(b: Builder, bias: Value | None, capacity: int) -> Value | None:
     """What is added to scores; one column alone belongs to the first key, not to all of them."""
-    if bias is None or bias.dims[-1] != 1 or capacity == 1:
+    if bias is None or bias.tensor.dims[-1] != 1 or capacity == 1:
         return bias
-    pads = b.constant([0] * (2 * len(bias.dims) - 1) + [capacity - 1], "int64")
+    pads = b.constant([0] * (2 * len(bias.tensor.dims) - 1) + [capacity - 1], "int64")
     return b("Pad", bias, pads)
 
 
-def _with_sink(b: Composition, parts: Sequence[Part], bias: Part | None, sink: Part | None, start: Part) -> Part:
+def _with_sink(b: Builder, parts: Sequence[Value], bias: Value | None, sink: Value | None, start: Value) -> Value:
     """Attention whose probabilities have one share more, of a score that each head brings (0, where none is given)."""
     (q, keys, values), options = parts, _options(b)
-    _, heads, length, size = q.type.static
-    (_, shared, capacity, _), kind = keys.type.static, q.dtype
+    _, heads, length, size = q.tensor.static
+    (_, shared, capacity, _), kind = keys.tensor.static, q.tensor.dtype
     q, keys, values = (b.cast(x, "float32") for x in (q, keys, values))
     shape = b.constant([0, shared, heads // shared * length, size], "int64")
     scale = options["scale"] or float(size) ** -0.5
@@ -178,8 +180,8 @@ def _with_sink(b: Composition, parts: Sequence[Part], bias: Part | None, sink: P
         scores = b("Mul", b("Tanh", b("Div", scores, cap)), cap)
     if bias is not None:
         wide = b.cast(_wide_bias(b, bias, capacity) or bias, "float32")
-        behind = capacity - wide.type.static[-1]
-        pads = b.constant([0] * (2 * len(wide.dims) - 1) + [behind], "int64")
+        behind = capacity - wide.tensor.static[-1]
+        pads = b.constant([0] * (2 * len(wide.tensor.dims) - 1) + [behind], "int64")
         scores = b("Add", scores, b("Pad", wide, pads) if behind else wide)
     place = b("Unsqueeze", start, b.constant([1, 2, 3], "int64"))
     place = b("Add", place, b("Unsqueeze", b.range(length), b.constant([0, 1, 3], "int64")))
@@ -199,4 +201,4 @@ def _with_sink(b: Composition, parts: Sequence[Part], bias: Part | None, sink: P
     return b.cast(mixed, kind)
 
 
-compose("GroupQueryAttention", _group_query, expands=True, traits="heavy", infer=_infer)
+compose("GroupQueryAttention", _group_query, traits="heavy", infer=_infer)

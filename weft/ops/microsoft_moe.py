@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.graph.ir import Value
+from weft.ops.expansion import Builder, Unexpanded
 from weft.ops.microsoft_blocks import bytes_as_numbers
-from weft.ops.microsoft_composition import Composition, NoKernel, Part, compose
+from weft.ops.microsoft_composition import compose
 
 ACTIVATIONS = {"relu": "Relu", "gelu": "Gelu", "silu": "Swish", "identity": "Identity"}
 
 
-def _axes(b: Composition, *axes: int) -> Part:
+def _axes(b: Builder, *axes: int) -> Value:
     return b.constant(list(axes), "int64")
 
 
-def _route(b: Composition, router: Part, normalized: bool) -> tuple[Part, Part]:
+def _route(b: Builder, router: Value, normalized: bool) -> tuple[Value, Value]:
     """The experts of each row, and their shares: (rows, k)."""
     if b.get("use_sparse_mixer", 0):
         raise b.error("use_sparse_mixer is not supported")
@@ -33,7 +35,7 @@ def _route(b: Composition, router: Part, normalized: bool) -> tuple[Part, Part]:
     return best, chosen
 
 
-def _activate(b: Composition, x: Part) -> Part:
+def _activate(b: Builder, x: Value) -> Value:
     """The activation between the two layers; swiglu takes gates and values in turns along the last axis."""
     name = str(b.get("activation_type", "relu"))
     if name in ACTIVATIONS:
@@ -48,17 +50,17 @@ def _activate(b: Composition, x: Part) -> Part:
         gate, value = b("Min", gate, most), b("Clip", value, b.constant(-float(limit), "float32"), most)
     opened = b("Swish", gate, alpha=float(b.get("activation_alpha", 1.0)))
     added = b("Add", value, b.constant(float(b.get("activation_beta", 0.0)), "float32"))
-    both: Part = b("Mul", opened, added)
+    both: Value = b("Mul", opened, added)
     return both
 
 
 class _Experts:
     """One layer of all experts: `read` gives its matrices (.., outputs, inputs) as float32, all or some."""
 
-    def __init__(self, b: Composition, codes: Part, scales: Part | None, zeros: Part | None, bits: int) -> None:
+    def __init__(self, b: Builder, codes: Value, scales: Value | None, zeros: Value | None, bits: int) -> None:
         self.b, self.codes, self.scales, self.zeros, self.bits = b, codes, scales, zeros, bits
 
-    def read(self, chosen: Part | None) -> Part:
+    def read(self, chosen: Value | None) -> Value:
         """The matrices of some experts, or of all."""
         b = self.b
         parts = [p if p is None or chosen is None else b("Gather", p, chosen, axis=0) for p in self.parts()]
@@ -67,32 +69,32 @@ class _Experts:
         if scales is None:
             return b.cast(codes, "float32")
         numbers = bytes_as_numbers(b, codes, self.bits)
-        block = int(b.get("block_size", 0)) or int(str(numbers.dims[-1]))
-        rows = [0] * (len(numbers.dims) - 1)
+        block = int(b.get("block_size", 0)) or int(str(numbers.tensor.dims[-1]))
+        rows = [0] * (len(numbers.tensor.dims) - 1)
         split = b("Reshape", numbers, b.constant([*rows, -1, block], "int64"))
         middle = b.constant(1 << (self.bits - 1), "int16")
         if zeros is not None:
             # Zero points lie as scales do, but that bytes hold several, and a row may end in half a byte.
             points = bytes_as_numbers(b, zeros, self.bits)
-            ends = b.constant([int(str(scales.dims[-1]))], "int64")
+            ends = b.constant([int(str(scales.tensor.dims[-1]))], "int64")
             middle = self.of_blocks(b("Slice", points, _axes(b, 0), ends, _axes(b, -1)), split)
         factor = self.of_blocks(b.cast(scales, "float32"), split)
         real = b("Mul", b.cast(b("Sub", split, middle), "float32"), factor)
         return b("Reshape", real, b.constant([*rows, -1], "int64"))
 
-    def of_blocks(self, factors: Part, split: Part) -> Part:
+    def of_blocks(self, factors: Value, split: Value) -> Value:
         """Numbers for each row, or each block of a row, with dimensions of 1 behind them."""
-        missing = len(split.dims) - len(factors.dims)
+        missing = len(split.tensor.dims) - len(factors.tensor.dims)
         return self.b("Unsqueeze", factors, _axes(self.b, *range(-missing, 0)))
 
-    def parts(self) -> tuple[Part | None, ...]:
+    def parts(self) -> tuple[Value | None, ...]:
         return self.codes, self.scales, self.zeros
 
 
-def _layer(b: Composition, x: Part, experts: _Experts, bias: Part | None, chosen: Part | None) -> Part:
+def _layer(b: Builder, x: Value, experts: _Experts, bias: Value | None, chosen: Value | None) -> Value:
     """x (rows, k or 1, 1, inputs), or (1, rows, inputs) for all experts, times the experts."""
     weight = experts.read(chosen)
-    order = [*range(len(weight.dims) - 2), len(weight.dims) - 1, len(weight.dims) - 2]
+    order = [*range(len(weight.tensor.dims) - 2), len(weight.tensor.dims) - 1, len(weight.tensor.dims) - 2]
     made = b("MatMul", x, b("Transpose", weight, perm=order))
     if bias is None:
         return made
@@ -100,14 +102,14 @@ def _layer(b: Composition, x: Part, experts: _Experts, bias: Part | None, chosen
     return b("Add", made, b("Unsqueeze", wide, _axes(b, -2)))
 
 
-def _mix(b: Composition, x: Part, router: Part, first: _Experts, one: Any, second: _Experts, two: Any) -> Any:
-    shape, kind, count = x.dims, x.dtype, first.codes.dims[0]
+def _mix(b: Builder, x: Value, router: Value, first: _Experts, one: Any, second: _Experts, two: Any) -> Any:
+    shape, kind, count = x.tensor.dims, x.tensor.dtype, first.codes.tensor.dims[0]
     # ONNX Runtime's QMoE lets the shares add up to 1 whatever the attribute says.
     normalized = first.scales is not None or bool(b.get("normalize_routing_weights", 0))
     best, chosen = _route(b, router, normalized)
-    rows, width = router.dims[0], shape[-1]
+    rows, width = router.tensor.dims[0], shape[-1]
     if not isinstance(rows, int) or not isinstance(count, int) or not isinstance(width, int):
-        raise NoKernel
+        raise Unexpanded
     x = b.cast(x, "float32")
     if rows * int(b.get("k", 1)) < count:
         given = b("Reshape", x, b.constant([rows, 1, 1, width], "int64"))
@@ -127,15 +129,15 @@ def _mix(b: Composition, x: Part, router: Part, first: _Experts, one: Any, secon
 
 
 def _moe(
-    b: Composition,
-    x: Part,
-    router: Part,
-    first: Part,
-    one: Part | None,
-    second: Part,
-    two: Part | None = None,
-    third: Part | None = None,
-    three: Part | None = None,
+    b: Builder,
+    x: Value,
+    router: Value,
+    first: Value,
+    one: Value | None,
+    second: Value,
+    two: Value | None = None,
+    third: Value | None = None,
+    three: Value | None = None,
 ) -> Any:
     if third is not None or three is not None:
         raise b.error("a third layer of experts is not supported")
@@ -144,16 +146,16 @@ def _moe(
 
 
 def _quantized(
-    b: Composition,
-    x: Part,
-    router: Part,
-    first: Part,
-    first_scales: Part,
-    one: Part | None,
-    second: Part,
-    second_scales: Part,
-    two: Part | None = None,
-    *rest: Part | None,
+    b: Builder,
+    x: Value,
+    router: Value,
+    first: Value,
+    first_scales: Value,
+    one: Value | None,
+    second: Value,
+    second_scales: Value,
+    two: Value | None = None,
+    *rest: Value | None,
 ) -> Any:
     zeros = [*rest, *[None] * 13][3:5]
     if any(p is not None for at, p in enumerate(rest) if at not in (3, 4)) or b.get("quant_type", "int") != "int":
@@ -172,5 +174,5 @@ def _same(c: Any) -> Any:
     return [c.tensor(0)]
 
 
-compose("MoE", _moe, expands=True, traits="heavy", infer=_same)
-compose("QMoE", _quantized, expands=True, traits="heavy", infer=_same)
+compose("MoE", _moe, traits="heavy", infer=_same)
+compose("QMoE", _quantized, traits="heavy", infer=_same)

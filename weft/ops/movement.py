@@ -10,30 +10,28 @@ import numpy as np
 
 from weft import te
 from weft.graph.ir import Array, Dim, TensorType, Type, same_dim
-from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
+from weft.graph.opspec import Compute, Evaluate, Infer, InferFunction, Use, register, type_of
 from weft.graph.shapes import broadcast, divided, normal_axes, product, times, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.movement_indices import (
-    choose,
-    fill,
-    integers,
-    is_empty,
-    kernels_know,
-    length_of,
-    output_type,
-    reshape_read,
-    unknown_shape,
-)
+from weft.ops.movement_indices import choose, fill, integers, length_of, output_type, reshape_read, unknown_shape
 
 
 def reshaped(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     """The first input with the shape of the output: elements keep their order in memory."""
-    if not kernels_know(c):
-        return None
     shape = c.out_dims()
-    if is_empty(c):
-        return fill(shape, 0, output_type(c))
     return te.compute(shape, reshape_read(x, shape), name=c.node.op.lower())
+
+
+def reshaping(name: str, infer: InferFunction, takes: str, traits: str = "reshapes", **more: Any) -> None:
+    """Registers an operator that only gives a tensor the shape that inference finds."""
+
+    def evaluate(c: Evaluate, x: Array, *rest: Array | None) -> Array:
+        given = (x, *rest)
+        (made,) = infer(Infer(c.node, [type_of(array) for array in given], given))
+        assert isinstance(made, TensorType)
+        return x.reshape(made.static)
+
+    register(name, infer, evaluate, reshaped, "injective", takes=takes, traits=traits, **more)
 
 
 # -------------------------------------------------------------------------------------------------------- Reshape
@@ -85,54 +83,30 @@ def _reshape_infer(c: Infer) -> list[Type]:
     return [TensorType(x.dtype, dims)]
 
 
-def _reshape(c: Evaluate, x: Array, shape: Array) -> Array:
-    wanted = integers(shape)
-    if not c.get("allowzero", 0):
-        wanted = [x.shape[k] if w == 0 and k < x.ndim else w for k, w in enumerate(wanted)]
-    try:
-        return x.reshape(wanted)
-    except ValueError:
-        raise c.error(f"a tensor of shape {list(x.shape)} cannot be reshaped to {wanted}") from None
-
-
-register(
+reshaping(
     "Reshape",
     _reshape_infer,
-    _reshape,
-    reshaped,
-    "injective",
+    "data, shape:int[_]",
     shape_inputs=(1,),
     sizing=(1,),
-    takes="data, shape:int[_]",
     requires=(OneOf("allowzero", (0, 1)),),
-    traits="reshapes",
 )
 
 
 # -------------------------------------------------------------------------------------- Flatten, Squeeze, Unsqueeze
 
 
-def _flatten_axis(c: Use, rank: int) -> int:
-    axis = int(c.get("axis", 1))
-    if not -rank <= axis <= rank:
-        raise c.error(f"axis {axis} is outside the {rank} dimensions of the tensor")
-    return axis + rank if axis < 0 else axis
-
-
 def _flatten_infer(c: Infer) -> list[Type]:
-    x = c.tensor(0)
+    x, axis = c.tensor(0), int(c.get("axis", 1))
     if x.shape is None:
         return [TensorType(x.dtype, unknown_shape(2, "flatten"))]
-    axis = _flatten_axis(c, x.rank)
+    if not -x.rank <= axis <= x.rank:
+        raise c.error(f"axis {axis} is outside the {x.rank} dimensions of the tensor")
+    axis = axis + x.rank if axis < 0 else axis
     return [TensorType(x.dtype, (product(x.shape[:axis]), product(x.shape[axis:])))]
 
 
-def _flatten(c: Evaluate, x: Array) -> Array:
-    axis = _flatten_axis(c, x.ndim)
-    return x.reshape(int(np.prod(x.shape[:axis], dtype=np.int64)), int(np.prod(x.shape[axis:], dtype=np.int64)))
-
-
-register("Flatten", _flatten_infer, _flatten, reshaped, "injective", takes="input", traits="reshapes")
+reshaping("Flatten", _flatten_infer, "input")
 
 
 def _squeeze_infer(c: Infer) -> list[Type]:
@@ -154,25 +128,7 @@ def _squeeze_infer(c: Infer) -> list[Type]:
     return [TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in axes))]
 
 
-def _squeeze(c: Evaluate, x: Array, axes: Array | None = None) -> Array:
-    if axes is None:
-        return np.asarray(np.squeeze(x))
-    chosen = normal_axes(integers(axes), x.ndim, c.error)
-    if any(x.shape[a] != 1 for a in chosen):
-        raise c.error(f"axes {list(chosen)} of a tensor of shape {list(x.shape)} are not all 1")
-    return x.reshape(tuple(d for k, d in enumerate(x.shape) if k not in chosen))
-
-
-register(
-    "Squeeze",
-    _squeeze_infer,
-    _squeeze,
-    reshaped,
-    "injective",
-    (1,),
-    takes="data, axes:int[_]|[]?",
-    traits="reshapes slices",
-)
+reshaping("Squeeze", _squeeze_infer, "data, axes:int[_]|[]?", "reshapes slices", shape_inputs=(1,))
 
 
 def _unsqueeze_infer(c: Infer) -> list[Type]:
@@ -190,24 +146,7 @@ def _unsqueeze_infer(c: Infer) -> list[Type]:
     return [TensorType(x.dtype, tuple(1 if k in axes else next(old) for k in range(rank)))]
 
 
-def _unsqueeze(c: Evaluate, x: Array, axes: Array) -> Array:
-    given = integers(axes)
-    rank = x.ndim + len(given)
-    chosen = normal_axes(given, rank, c.error)
-    old = iter(x.shape)
-    return x.reshape(tuple(1 if k in chosen else next(old) for k in range(rank)))
-
-
-register(
-    "Unsqueeze",
-    _unsqueeze_infer,
-    _unsqueeze,
-    reshaped,
-    "injective",
-    shape_inputs=(1,),
-    takes="data, axes:int[_]|[]",
-    traits="reshapes slices",
-)
+reshaping("Unsqueeze", _unsqueeze_infer, "data, axes:int[_]|[]", "reshapes slices", shape_inputs=(1,))
 
 
 # ------------------------------------------------------------------------------------------------------ Transpose
@@ -236,8 +175,6 @@ def _transpose(c: Evaluate, x: Array) -> Array:
 
 
 def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     order = _order(c, x.ndim)
 
     def read(*indices: Any) -> Any:
@@ -282,8 +219,6 @@ def _expand(c: Evaluate, x: Array, shape: Array) -> Array:
 
 
 def _expand_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
-    if not kernels_know(c):
-        return None
     return te.compute(c.out_dims(), lambda *i: te.broadcast_read(x, i, c.out_dims()), name="expand")
 
 
@@ -318,11 +253,7 @@ def _tile(c: Evaluate, x: Array, repeats: Array) -> Array:
 
 
 def _tile_compute(c: Compute, x: te.Tensor, repeats: Any) -> Any:
-    if not kernels_know(c):
-        return None
     sizes, shape = c.dims(0), c.out_dims()
-    if is_empty(c):
-        return fill(shape, 0, output_type(c))
     return te.compute(
         shape, lambda *i: x[tuple(k if same_dim(n, d) else k % d for k, n, d in zip(i, shape, sizes))], name="tile"
     )
@@ -357,7 +288,7 @@ def _shape_compute(c: Compute, x: te.Tensor) -> Any:
     return te.compute((len(dims),), lambda i: choose(i, [te.const(d, "int64") for d in dims]), name="shape")
 
 
-register("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data", traits="shape_only")
+register("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data", traits="shape_only empties")
 
 
 def _size_compute(c: Compute, x: te.Tensor) -> Any:
@@ -371,5 +302,5 @@ register(
     _size_compute,
     "injective",
     takes="data",
-    traits="shape_only",
+    traits="shape_only empties",
 )

@@ -16,7 +16,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.graph.signature import Between, OneOf, SameSize
 from weft.ops.elementwise_support import infer_same
-from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
+from weft.ops.movement_indices import integers, length_of, output_type, unknown_shape
 
 # ---------------------------------------------------------------------------------------------------------- Trilu
 
@@ -30,8 +30,6 @@ def _trilu(c: Evaluate, x: Array, k: Array | None = None) -> Array:
 
 
 def _trilu_compute(c: Compute, x: te.Tensor, k: te.Tensor | None = None) -> Any:
-    if not kernels_know(c):
-        return None
     kind, upper = output_type(c), c.get("upper", 1)
 
     def read(*i: Any) -> Expr:
@@ -89,8 +87,6 @@ def _to_depth(c: Evaluate, x: Array) -> Array:
 
 
 def _to_space_compute(c: Compute, x: te.Tensor) -> Any:
-    if not kernels_know(c) or is_empty(c):
-        return None
     block, channels = int(c.need("blocksize")), c.out_shape()[1]
     first = c.get("mode", "DCR") == "DCR"
 
@@ -103,8 +99,6 @@ def _to_space_compute(c: Compute, x: te.Tensor) -> Any:
 
 
 def _to_depth_compute(c: Compute, x: te.Tensor) -> Any:
-    if not kernels_know(c) or is_empty(c):
-        return None
     block, channels = int(c.need("blocksize")), c.shape(0)[1]
     first = c.get("mode", "DCR") == "DCR"
 
@@ -143,8 +137,6 @@ def _reverse(c: Evaluate, x: Array, lengths: Array) -> Array:
 
 
 def _reverse_compute(c: Compute, x: te.Tensor, lengths: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     time, batch = int(c.get("time_axis", 0)) % x.ndim, int(c.get("batch_axis", 1)) % x.ndim
     steps = c.shape(0)[time]
 
@@ -227,13 +219,11 @@ def _col2im(c: Evaluate, x: Array, image_shape: Array, block_shape: Array) -> Ar
 
 def _col2im_compute(c: Compute, x: te.Tensor, image_shape: Any, block_shape: Any) -> Any:
     image, block = c.value(1), c.value(2)
-    if not kernels_know(c) or image is None or block is None or output_type(c).is_bool or 0 in c.shape(0):
+    if image is None or block is None or output_type(c).is_bool:
         return None
     g = Blocks(c, integers(image), integers(block))
     kind = output_type(c)
     wide = dtype("float32") if kind.is_float and kind.bits < 32 else kind
-    if is_empty(c):
-        return fill(c.out_shape(), 0, kind)
     axes = [te.reduce_axis(b, f"k{k}") for k, b in enumerate(g.block)]
 
     def total(n: Expr, ch: Expr, *at: Any) -> Any:

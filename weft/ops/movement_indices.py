@@ -10,33 +10,17 @@ import numpy as np
 from weft import te
 from weft.core.dtypes import DType
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, Dim, TensorType, same_dim
+from weft.graph.ir import Array, Dim, same_dim
 from weft.graph.opspec import Compute, Infer, Use
 from weft.graph.shapes import Shape, normal_axis, tidy, unknown_dim
 
 
-def kernel_type(kind: TensorType | None) -> DType | None:
-    """The element type in kernels; None for types that only the host knows (strings, complex, float8, packed)."""
-    core = None if kind is None else kind.core
-    return None if core is None or core.is_packed else core
-
-
-def kernels_know(c: Compute) -> bool:
-    """Whether kernels know the types of every input and output."""
-    return all(t is None or kernel_type(t) is not None for t in (*c.types, *c.outputs))
-
-
 def output_type(c: Compute, position: int = 0) -> DType:
     """The element type of an output, in a kernel."""
-    found = kernel_type(c.outputs[position])
+    found = c.outputs[position].core
     if found is None:
         raise c.error(f"kernels do not know the element type of output {position}")
     return found
-
-
-def is_empty(c: Compute, position: int = 0) -> bool:
-    """Whether an output has no elements."""
-    return 0 in c.out_dims(position)
 
 
 def fill(shape: Sequence[Dim], value: Any, kind: DType, name: str = "fill") -> Any:

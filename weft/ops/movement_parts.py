@@ -9,21 +9,12 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import FAR, Shape, divided, greatest, least, minus, normal_axes, plus, tidy, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.movement_indices import (
-    axis_of,
-    fill,
-    integers,
-    is_empty,
-    kernels_know,
-    length_of,
-    output_type,
-    unknown_shape,
-    with_dim,
-)
+from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.movement_indices import axis_of, fill, integers, length_of, output_type, unknown_shape, with_dim
 
 # --------------------------------------------------------------------------------------------------------- Concat
 
@@ -62,10 +53,8 @@ def _concat(c: Evaluate, *arrays: Array) -> Array:
 
 
 def _concat_compute(c: Compute, *tensors: te.Tensor) -> Any:
-    if not kernels_know(c):
-        return None
     shape = c.out_dims()
-    if is_empty(c):
+    if 0 in shape:
         return fill(shape, 0, output_type(c))
     axis = axis_of(c, len(shape), c.need("axis"))
     parts: list[tuple[Dim, te.Tensor]] = []
@@ -93,7 +82,7 @@ register(
     _concat_compute,
     "injective",
     takes="inputs, more:inputs?, ...",
-    traits="joins speculatable",
+    traits="joins speculatable empties",
 )
 # A Concat of two that native loops compute in the memory of the first (compiler/control/parts.py).
 register("Append", _concat_infer, _concat, domain="weft", takes="inputs, more:inputs")
@@ -147,8 +136,6 @@ def _split(c: Evaluate, x: Array, split: Array | None = None) -> tuple[Array, ..
 
 
 def _split_compute(c: Compute, x: te.Tensor, split: Any = None) -> Any:
-    if not kernels_know(c):
-        return None
     axis = axis_of(c, x.ndim)
     made: list[Any] = []
     offset: Dim = 0
@@ -171,7 +158,7 @@ register(
     "injective",
     shape_inputs=(1,),
     takes="input[_ *s], split:int[_]?",
-    traits="slices",
+    traits="slices empties",
 )
 
 
@@ -266,7 +253,7 @@ def _slice(
 
 def _slice_compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     starts, ends = c.value(1), c.value(2)
-    if not kernels_know(c) or starts is None or ends is None:
+    if starts is None or ends is None:
         return None
     parts = _slices(c, c.dims(0), starts, ends, c.value(3), c.value(4))
     return te.compute(
@@ -374,11 +361,11 @@ def _fill_value(x: Array, value: Array | None) -> Array:
 
 def _pad_compute(c: Compute, x: te.Tensor, pads: Any, value: te.Tensor | None = None, axes: Any = None) -> Any:
     amounts = c.value(1)
-    if not kernels_know(c) or amounts is None:
+    if amounts is None:
         return None
     frames = _frames(c, c.shape(0), amounts, c.value(3))
     mode, kind = c.get("mode", "constant"), output_type(c)
-    if is_empty(c):
+    if 0 in c.out_shape():
         return fill(c.out_shape(), 0, kind)
 
     def default() -> Expr:
@@ -421,7 +408,7 @@ register(
     shape_inputs=(1, 3),
     takes="data, pads:int[_], constant_value[]|[1]?, axes:int[_]?",
     requires=(OneOf("mode", ("constant", "reflect", "edge", "wrap")),),
-    traits="cheap grows",
+    traits="cheap grows empties",
 )
 
 
@@ -452,40 +439,27 @@ def _center_offset(size: int, wanted: int) -> int:
     return (size - wanted) // 2 if size >= wanted else -((wanted - size) // 2)
 
 
-def _center(c: Evaluate, x: Array, shape: Array) -> Array:
-    wanted = [int(d) for d in _wanted(c, x.shape, shape) if isinstance(d, int)]
-    out = np.full(wanted, "" if x.dtype.kind == "O" else 0, x.dtype)
-    source, target = [], []
-    for size, new in zip(x.shape, wanted):
-        offset = _center_offset(size, new)
-        source.append(slice(max(0, offset), max(0, offset) + min(size, new)))
-        target.append(slice(max(0, -offset), max(0, -offset) + min(size, new)))
-    out[tuple(target)] = x[tuple(source)]
-    return out
+def _center(b: Builder, x: Value, shape: Value) -> Value:
+    """A Slice along the axes that get shorter, and a Pad along those that get longer."""
+    value = b.scope.constant(shape)
+    if value is None or not x.tensor.is_static:
+        raise Unexpanded
+    sizes = x.tensor.static
+    wanted = [int(str(size)) for size in _wanted(b.use, sizes, value)]
+    offsets = [_center_offset(size, new) for size, new in zip(sizes, wanted)]
+    starts = [max(0, offset) for offset in offsets]
+    ends = [start + min(size, new) for start, size, new in zip(starts, sizes, wanted)]
+    before = [max(0, -offset) for offset in offsets]
+    after = [max(0, new - size) - first for size, new, first in zip(sizes, wanted, before)]
+    part = b("Slice", x, b.constant(starts, "int64"), b.constant(ends, "int64"))
+    return b("Pad", part, b.constant([*before, *after], "int64"))
 
 
-def _center_compute(c: Compute, x: te.Tensor, shape: Any) -> Any:
-    if not kernels_know(c):
-        return None
-    sizes, wanted, kind = c.shape(0), c.out_shape(), output_type(c)
-    if 0 in sizes or 0 in wanted:
-        return fill(wanted, 0, kind)
-
-    def read(*indices: Any) -> Expr:
-        at = [k + _center_offset(s, w) for k, s, w in zip(indices, sizes, wanted)]
-        tests = [te.all(p >= 0, p < s) for p, s, w in zip(at, sizes, wanted) if w > s]
-        return te.select(te.all(*tests), x[tuple(at)], te.const(0, kind)) if tests else x[tuple(at)]
-
-    return te.compute(wanted, read, name="center_crop_pad")
-
-
-register(
+compose(
     "CenterCropPad",
-    _center_infer,
     _center,
-    _center_compute,
-    "injective",
-    shape_inputs=(1,),
+    (1,),
+    infer=_center_infer,
     takes="input_data[_ *s], shape:int[_]",
     traits="cheap grows",
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type
+from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axes, normal_axis, product
 from weft.graph.signature import Between, OneOf
@@ -22,11 +22,11 @@ from weft.ops.elementwise_support import (
     expect_broadcast,
     expect_shape,
     infer_same,
-    kernel,
     wide,
     wide_type,
     widen,
 )
+from weft.ops.expansion import Builder, compose
 from weft.ops.normalizations_parts import normalized_in_parts
 from weft.ops.reductions_support import mean_array, reduce_axes, share_of
 
@@ -120,7 +120,6 @@ def _batch(c: Evaluate, x: Array, scale: Array, bias: Array, mean: Array, varian
     return (np.asarray(made), *running)[: c.output_count]
 
 
-@kernel
 def _compute_batch(
     c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor, mean: te.Tensor, variance: te.Tensor
 ) -> te.Tensor | None:
@@ -169,7 +168,6 @@ def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.T
     )
 
 
-@kernel
 def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes = tuple(range(2, len(shape)))
@@ -207,7 +205,6 @@ def _group(c: Evaluate, x: Array, scale: Array, bias: Array) -> Array:
     return np.asarray(made * _by_channel(wide(scale), x.ndim) + _by_channel(wide(bias), x.ndim)).astype(x.dtype)
 
 
-@kernel
 def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     batch, channels, *space = c.shape(0)
     groups, rows = int(c.need("num_groups")), int(c.get("rows", 0))
@@ -252,7 +249,6 @@ def _mean_variance(c: Evaluate, x: Array) -> Array:
     return np.asarray(apart / (deviation + data.dtype.type(_TINY))).astype(x.dtype)
 
 
-@kernel
 def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes = _mvn_axes(c, len(shape))
@@ -309,7 +305,6 @@ def _layer(c: Evaluate, x: Array, scale: Array, bias: Array | None = None) -> An
     return (made, mean.astype(stash), inverse.astype(stash))[: c.output_count]
 
 
-@kernel
 def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor | None = None) -> Any:
     shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
@@ -360,7 +355,6 @@ def _root_mean_square(c: Evaluate, x: Array, scale: Array) -> Array:
     return np.asarray(made * wide(scale)).astype(scale.dtype)
 
 
-@kernel
 def _compute_root_mean_square(c: Compute, x: te.Tensor, scale: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), "float64" if "float64" in (x.dtype.name, scale.dtype.name) else "float32"
@@ -386,48 +380,14 @@ register(
 # ------------------------------------------------------------------------------------------------ Lp, local response
 
 
-def _lp(c: Evaluate, x: Array) -> Array:
-    data, axis = wide(x), normal_axis(c.get("axis", -1), x.ndim, c.error)
-    power = c.get("p", 2)
-    norm = (
-        np.abs(data).sum(axis=axis, keepdims=True)
-        if power == 1
-        else np.sqrt(np.square(data).sum(axis=axis, keepdims=True))
-    )
-    return np.asarray(np.where(norm == 0, 0, data / np.where(norm == 0, 1, norm))).astype(x.dtype)
+def _lp(b: Builder, x: Value) -> Value:
+    """A quotient; what has no norm is 0."""
+    data, axes = b.cast(x, wide_type(x.tensor.dtype)), b.constant([b.get("axis", -1)], "int64")
+    norm, zero = b(f"ReduceL{b.get('p', 2)}", data, axes, keepdims=1), b.constant(0, data.tensor.dtype)
+    return b.cast(b("Where", b("Equal", norm, zero), zero, b("Div", data, norm)), x.tensor.dtype)
 
 
-@kernel
-def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor:
-    shape = c.shape(0)
-    axis, power = normal_axis(c.get("axis", -1), len(shape), c.error), c.get("p", 2)
-    total = reduce_axes(x, (axis,), te.sum, lambda v, i: te.abs(v) if power == 1 else v * v, keep=True, name="lp_sum")
-    norm = te.compute(total.shape, lambda *i: total[i] if power == 1 else te.sqrt(total[i]), name="lp_norm")
-
-    def body(*i: Any) -> Expr:
-        size = norm[_outer(i, (axis,))]
-        return te.select(te.equal(size, te.const(0, size.dtype)), te.const(0, size.dtype), widen(x[i]) / size)
-
-    return te.stage(shape, body, name="lp_normalized", dtype=x.dtype)
-
-
-def _infer_lp(c: Infer) -> Sequence[Type]:
-    kind = c.tensor(0)
-    if kind.shape is not None:
-        normal_axis(c.get("axis", -1), kind.rank, c.error)
-    return [kind]
-
-
-register(
-    "LpNormalization",
-    _infer_lp,
-    _lp,
-    _compute_lp,
-    "reduction",
-    takes="input:float[_ *s]",
-    requires=(OneOf("p", (1, 2)),),
-    traits="statistic",
-)
+compose("LpNormalization", _lp, takes="input:float[_ *s]", requires=(OneOf("p", (1, 2)),), traits="statistic")
 
 
 def _window(c: Use, channels: int) -> tuple[int, int]:
@@ -445,7 +405,6 @@ def _local_response(c: Evaluate, x: Array) -> Array:
     return np.asarray(wide(x) / (bias + alpha / c.need("size") * total) ** beta).astype(x.dtype)
 
 
-@kernel
 def _compute_local_response(c: Compute, x: te.Tensor) -> te.Tensor:
     shape, (before, after) = c.shape(0), _window(c, c.shape(0)[1])
     alpha, beta, bias = c.get("alpha", 1e-4), c.get("beta", 0.75), c.get("bias", 1.0)

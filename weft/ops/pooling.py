@@ -20,7 +20,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.shapes import product, unknown_dim
 from weft.graph.signature import Between, OneOf
-from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.convolution import accumulator, exact_type
 from weft.ops.convolution_window import Ints, Window, kernel_axes, pad_array, pad_tensor, tap, windows_of
 from weft.ops.reductions_support import count_of
 
@@ -251,8 +251,6 @@ def _reduce_by_axis(
 
 
 def _compute_max(c: Compute, x: te.Tensor) -> Any:
-    if is_empty(*c.types, *c.outputs):
-        return None
     if len(c.outputs) > 1:
         return _compute_max_indices(c, x)
     return _window_reduce(c, x, x.dtype.min, te.max, lambda v: v, "max_pool")[0]
@@ -307,8 +305,6 @@ def _tap_count(window: Window, axis: int, at: Expr, low: int, high: Dim, before:
 
 
 def _compute_average(c: Compute, x: te.Tensor) -> te.Tensor | None:
-    if is_empty(*c.types, *c.outputs):
-        return None
     kind, sizes = c.outputs[0].dtype, c.dims(0)[2:]
     wide = accumulator(kind)
     total, window = _window_reduce(c, x, 0, te.sum, lambda v: v.astype(wide), "pool_sum")
@@ -341,8 +337,6 @@ def _root(value: Expr, p: int, kind: str) -> Expr:
 
 
 def _compute_lp(c: Compute, x: te.Tensor) -> te.Tensor | None:
-    if is_empty(*c.types, *c.outputs):
-        return None
     kind, p = c.outputs[0].dtype, int(c.get("p", 2))
     wide = accumulator(kind)
     total, _ = _window_reduce(c, x, 0, te.sum, lambda v: _raise(v, p, wide), "pool_power")
@@ -359,7 +353,7 @@ def _global_reduce(c: Compute, x: te.Tensor, reduce: Any, source: Any, name: str
 
 
 def _no_global(c: Compute) -> bool:
-    return is_empty(*c.types, *c.outputs) or len(c.dims(0)) < 3
+    return len(c.dims(0)) < 3
 
 
 def _compute_global_max(c: Compute, x: te.Tensor) -> te.Tensor | None:

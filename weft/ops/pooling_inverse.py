@@ -19,7 +19,6 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus, plus, times, unknown_dim
 from weft.graph.signature import Between
 from weft.loop.ir import If, Stmt, Store, seq
-from weft.ops.convolution import is_empty
 from weft.ops.convolution_window import Window
 from weft.ops.indexing_scatter import nest
 
@@ -63,8 +62,6 @@ def _evaluate(c: Evaluate, x: Array, indices: Array, output_shape: Any = None) -
 
 
 def _compute(c: Compute, x: te.Tensor, indices: te.Tensor, output_shape: Any = None) -> Any:
-    if is_empty(c.types[0], *c.outputs):
-        return None
     inner, shape = [int(d) for d in _unpooled(c, c.shape(0)) if isinstance(d, int)], c.out_shape()
     if inner[0] != shape[0]:
         return None

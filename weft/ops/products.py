@@ -18,7 +18,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.narrow_weights import DOMAIN as NARROW_DOMAIN
 from weft.graph.passes.narrow_weights import NAME as NARROW_MATMUL
 from weft.graph.shapes import broadcast
-from weft.ops.convolution import accumulator, dims_of, exact_type, is_empty, result_type, wide_product
+from weft.ops.convolution import accumulator, dims_of, exact_type, result_type, wide_product
 
 # ------------------------------------------------------------------------------------------------------------- MatMul
 
@@ -100,8 +100,6 @@ def _evaluate_matmul(c: Evaluate, a: Array, b: Array) -> Array:
 
 
 def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
-    if is_empty(*c.types, *c.outputs):
-        return None
     kind = c.outputs[0].dtype
     return cast_to(multiply_tensors(a, b, c.out_dims(), wide_product(sum_type(kind))), kind)
 
@@ -180,7 +178,7 @@ def _evaluate_gemm(c: Evaluate, a: Array, b: Array, bias: Array | None = None) -
 def _compute_gemm(c: Compute, a: te.Tensor, b: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
     kind = c.outputs[0].dtype
     alpha, beta = float(c.get("alpha", 1.0)), float(c.get("beta", 1.0))
-    if is_empty(*c.types, *c.outputs) or ("float" not in kind and (alpha, beta) != (1, 1)):
+    if "float" not in kind and (alpha, beta) != (1, 1):
         return None
     wide = sum_type(kind)
     across, down = c.get("transA", 0), c.get("transB", 0)

@@ -17,7 +17,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.graph.signature import ELEMENTS
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import FLOAT8, element_type, kernel, wide, wide_type, widen
+from weft.ops.elementwise_support import FLOAT8, element_type, wide, wide_type, widen
 from weft.ops.reductions_support import reduce_axes
 
 LIMITS = {
@@ -120,7 +120,6 @@ def _quantize(c: Evaluate, x: Array, scale: Array, zero: Array | None = None) ->
     return np.asarray(np.where(np.isnan(level), 0, level).astype(np.int32).astype(NUMPY_TYPES[to])).reshape(x.shape)
 
 
-@kernel
 def _compute_quantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None = None) -> te.Tensor | None:
     to, shape = c.outputs[0].dtype, c.out_shape()
     if to not in LIMITS and (to not in FLOAT8 or not c.get("saturate", 1)):
@@ -173,7 +172,6 @@ def _dequantize(c: Evaluate, x: Array, scale: Array, zero: Array | None = None) 
     return np.asarray(made, kind).astype(NUMPY_TYPES[to]).reshape(x.shape)
 
 
-@kernel
 def _compute_dequantize(c: Compute, x: te.Tensor, scale: te.Tensor, zero: te.Tensor | None = None) -> te.Tensor:
     to, shape = c.outputs[0].dtype, c.out_shape()
     kind = wide_type(to)
@@ -216,7 +214,6 @@ def _dynamic(c: Evaluate, x: Array) -> tuple[Array, Array, Array]:
     return np.asarray(y, np.uint8), np.asarray(scale, np.float32), np.asarray(zero, np.uint8)
 
 
-@kernel
 def _compute_dynamic(c: Compute, x: te.Tensor) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
     axes, nothing = range(len(x.shape)), te.const(0.0, "float32")
     low = reduce_axes(x, axes, te.min, name="lowest")

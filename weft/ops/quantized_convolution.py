@@ -12,30 +12,23 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
+from weft.graph.ir import Array, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.convolution import (
     add_channel,
     convolve_arrays,
     convolve_tensors,
     infer_convolution,
-    is_empty,
     kernel_sizes,
     sizes_of,
     wide_product,
 )
 from weft.ops.convolution_window import Window
-from weft.ops.quantized_support import (
-    requantize,
-    requantize_expr,
-    scalar,
-    spread,
-    surely_zero,
-    wrap_int32,
-)
+from weft.ops.expansion import Builder, compose
+from weft.ops.quantized_support import requantized, scalar, spread, surely_zero, wrap_int32
 
 
-def integer_convolution(use: Use, x: Array, w: Array, x_zero: Array | None, w_zero: Array | None) -> Array:
+def _integer_convolution(use: Use, x: Array, w: Array, x_zero: Array | None, w_zero: Array | None) -> Array:
     """The int32 sums, on arrays. Padding stands for the real number 0, so the zero point is taken off first."""
     kernel = kernel_sizes(use, w.shape)
     assert kernel is not None
@@ -47,10 +40,10 @@ def integer_convolution(use: Use, x: Array, w: Array, x_zero: Array | None, w_ze
     return wrap_int32(convolve_arrays(data, weight, Window(use, kernel), int(use.get("group", 1))))
 
 
-def integer_convolution_tensors(
-    c: Compute, x: te.Tensor, w: te.Tensor, zeros: tuple[int, int], x_zero: te.Tensor | None, w_zero: te.Tensor | None
+def _compute_integer(
+    c: Compute, x: te.Tensor, w: te.Tensor, x_zero: te.Tensor | None = None, w_zero: te.Tensor | None = None
 ) -> te.Tensor:
-    """The int32 sums, as a tensor expression; `zeros` are the positions of the zero points among the inputs."""
+    """The int32 sums, as a tensor expression."""
     kernel = kernel_sizes(c, sizes_of(w))
     assert kernel is not None
     window, group = Window(c, kernel), int(c.get("group", 1))
@@ -58,9 +51,9 @@ def integer_convolution_tensors(
     def border() -> Any:
         return int(c.get("border", 0)) if x_zero is None else scalar(x_zero)
 
-    if surely_zero(c, zeros[1], w_zero):
+    if surely_zero(c, 3, w_zero):
         raw = convolve_tensors(x, w, window, group, wide_product("int32"), border)
-        if surely_zero(c, zeros[0], x_zero):
+        if surely_zero(c, 2, x_zero):
             return raw
         assert x_zero is not None
         return _less_zero_point(raw, w, scalar(x_zero).astype("int32"))
@@ -100,15 +93,9 @@ def _infer_integer(c: Infer) -> list[Type]:
 def _evaluate_integer(c: Evaluate, x: Array, w: Array, x_zero: Any = None, w_zero: Any = None) -> Array:
     border = int(c.get("border", 0))
     if not border:
-        return integer_convolution(c, x, w, x_zero, w_zero)
-    inside = integer_convolution(c, x, w, np.array(border), None)
+        return _integer_convolution(c, x, w, x_zero, w_zero)
+    inside = _integer_convolution(c, x, w, np.array(border), None)
     return add_channel(inside, (border * w.astype(np.int64).sum(axis=tuple(range(1, w.ndim)))).astype(np.int32))
-
-
-def _compute_integer(c: Compute, x: te.Tensor, w: te.Tensor, x_zero: Any = None, w_zero: Any = None) -> Any:
-    if is_empty(*c.types, *c.outputs):
-        return None
-    return integer_convolution_tensors(c, x, w, (2, 3), x_zero, w_zero)
 
 
 register(
@@ -129,39 +116,25 @@ def _infer_linear(c: Infer) -> list[Type]:
     return infer_convolution(c, 0, 3, kind)
 
 
-def _evaluate_linear(c: Evaluate, *arrays: Any) -> Array:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = [*arrays, None][:9]
-    total = integer_convolution(c, x, w, x_zero, w_zero)
-    if bias is not None:
-        total = add_channel(total, bias)
-    factor = np.float32(x_scale).reshape(()) * w_scale.astype(np.float32) / np.float32(y_scale).reshape(())
-    scaled = total.astype(np.float32) * np.asarray(spread(np.asarray(factor), total.ndim, 1), np.float32)
-    return requantize(scaled, y_zero.reshape(()), y_zero.dtype)
+def _linear(
+    b: Builder, x: Value, xs: Value, xz: Value, w: Value, ws: Value, wz: Value, ys: Value, yz: Value, *bias: Value
+) -> Value:
+    kept = {key: value for key, value in b.use.attributes.items() if key != "border"}
+    total = b("ConvInteger", x, w, xz, wz, **kept)
+    channels = b.constant([-1, *[1] * (x.tensor.rank - 2)], "int64")
+    if bias:
+        total = b("Add", total, b("Reshape", bias[0], channels))
+    left, right, unit = (b.cast(scale, "float32") for scale in (xs, ws, ys))
+    factor = b("Div", b("Mul", left, right), unit)
+    if factor.tensor.rank:
+        factor = b("Reshape", factor, channels)
+    return requantized(b, b("Mul", b.cast(total, "float32"), factor), yz)
 
 
-def _compute_linear(c: Compute, *tensors: Any) -> Any:
-    if is_empty(*c.types, *c.outputs):
-        return None
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = [*tensors, None][:9]
-    total = integer_convolution_tensors(c, x, w, (2, 5), x_zero, w_zero)
-    kind = c.outputs[0].dtype
-
-    def body(n: Expr, co: Expr, *at: Expr) -> Expr:
-        value: Expr = total[(n, co, *at)]
-        if bias is not None:
-            value = value + bias[co]
-        scales = [scalar(s, co).astype("float32") for s in (x_scale, w_scale, y_scale)]
-        return requantize_expr(value.astype("float32") * (scales[0] * scales[1] / scales[2]), scalar(y_zero), kind)
-
-    return te.compute(c.out_shape(), lambda n, co, *at: body(n, co, *at), name="qlinear_conv")
-
-
-register(
+compose(
     "QLinearConv",
-    _infer_linear,
-    _evaluate_linear,
-    _compute_linear,
-    "complex",
+    _linear,
+    infer=_infer_linear,
     takes="x:int[n c *s], x_scale:float[]|[1], x_zero_point:x[]|[1], w:int[m _ *k], "
     "w_scale:float[]|[1]|[m], w_zero_point:w[]|[1]|[m], y_scale:float[]|[1], "
     "y_zero_point:int8|uint8[]|[1], B:int32[m]?",

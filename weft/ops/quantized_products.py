@@ -12,12 +12,13 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type
+from weft.graph.ir import Array, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.graph.signature import Along
-from weft.ops.convolution import is_empty, sizes_of, wide_product
+from weft.ops.convolution import sizes_of, wide_product
+from weft.ops.expansion import Builder, compose
 from weft.ops.products import infer_product, multiply_tensors
-from weft.ops.quantized_support import requantize, requantize_expr, surely_zero, wrap_int32
+from weft.ops.quantized_support import requantized, surely_zero, wrap_int32
 
 
 def _by_row(value: Array | None, rank: int) -> Any:
@@ -32,7 +33,7 @@ def _by_column(value: Array | None) -> Any:
     return 0.0 if value is None else value.astype(np.float64)
 
 
-def integer_product(a: Array, b: Array, a_zero: Array | None, b_zero: Array | None) -> Array:
+def _evaluate_integer(c: Evaluate, a: Array, b: Array, a_zero: Any = None, b_zero: Any = None) -> Array:
     """The int32 sums, on arrays."""
     left = a.astype(np.float64) - _by_row(a_zero, a.ndim)
     right = b.astype(np.float64) - _by_column(b_zero)
@@ -56,15 +57,15 @@ def _shifted(tensor: te.Tensor, zero: te.Tensor, value: Any, name: str) -> te.Te
     return te.stage(tensor.shape, lambda *at: tensor[at].astype("int32") - value(zero, at).astype("int32"), name=name)
 
 
-def integer_product_tensors(
-    c: Compute, a: te.Tensor, b: te.Tensor, zeros: tuple[int, int], a_zero: te.Tensor | None, b_zero: te.Tensor | None
+def _compute_integer(
+    c: Compute, a: te.Tensor, b: te.Tensor, a_zero: te.Tensor | None = None, b_zero: te.Tensor | None = None
 ) -> te.Tensor:
-    """The int32 sums, as a tensor expression; `zeros` are the positions of the zero points among the inputs."""
+    """The int32 sums, as a tensor expression."""
     shape, product = c.out_shape(), wide_product("int32")
-    free = surely_zero(c, zeros[1], b_zero)
-    if free and (surely_zero(c, zeros[0], a_zero) or (a_zero is not None and _is_number(a_zero) and b.ndim == 2)):
+    free = surely_zero(c, 3, b_zero)
+    if free and (surely_zero(c, 2, a_zero) or (a_zero is not None and _is_number(a_zero) and b.ndim == 2)):
         raw = multiply_tensors(a, b, shape, product)
-        if surely_zero(c, zeros[0], a_zero):
+        if surely_zero(c, 2, a_zero):
             return raw
         assert a_zero is not None
         return _less_zero_point(raw, b, a_zero)
@@ -96,16 +97,6 @@ def _infer_integer(c: Infer) -> list[Type]:
     return infer_product(c, 0, 1, "int32")
 
 
-def _evaluate_integer(c: Evaluate, a: Array, b: Array, a_zero: Any = None, b_zero: Any = None) -> Array:
-    return integer_product(a, b, a_zero, b_zero)
-
-
-def _compute_integer(c: Compute, a: te.Tensor, b: te.Tensor, a_zero: Any = None, b_zero: Any = None) -> Any:
-    if is_empty(*c.types, *c.outputs):
-        return None
-    return integer_product_tensors(c, a, b, (2, 3), a_zero, b_zero)
-
-
 register(
     "MatMulInteger",
     _infer_integer,
@@ -123,35 +114,26 @@ def _infer_linear(c: Infer) -> list[Type]:
     return infer_product(c, 0, 3, c.tensor(7).dtype)
 
 
-def _evaluate_linear(c: Evaluate, *arrays: Array) -> Array:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = arrays
-    total = integer_product(a, b, a_zero, b_zero)
-    left, right = _by_row(a_scale, a.ndim), _by_column(b_scale)
-    factor = left.astype(np.float32) * right.astype(np.float32) / _by_row(y_scale, total.ndim).astype(np.float32)
-    return requantize(total.astype(np.float32) * factor, np.asarray(_by_row(y_zero, total.ndim)), y_zero.dtype)
+def _linear(
+    b: Builder, x: Value, xs: Value, xz: Value, y: Value, ys: Value, yz: Value, scale: Value, zero: Value
+) -> Value:
+    total = b("MatMulInteger", x, y, xz, yz)
+    left, right, unit = (b.cast(one, "float32") for one in (_of_rows(b, xs, total), ys, _of_rows(b, scale, total)))
+    factor = b("Div", b("Mul", left, right), unit)
+    return requantized(b, b("Mul", b.cast(total, "float32"), factor), _of_rows(b, zero, total))
 
 
-def _compute_linear(c: Compute, *tensors: te.Tensor) -> Any:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = tensors
-    if is_empty(*c.types, *c.outputs) or a.ndim < 2 or b.ndim < 2:
-        return None
-    total = integer_product_tensors(c, a, b, (2, 5), a_zero, b_zero)
-    kind = c.outputs[0].dtype
-
-    def body(*at: Expr) -> Expr:
-        left, right = row_value(a_scale, at).astype("float32"), column_value(b_scale, at).astype("float32")
-        factor = left * right / row_value(y_scale, at).astype("float32")
-        return requantize_expr(total[at].astype("float32") * factor, row_value(y_zero, at), kind)
-
-    return te.compute(c.out_shape(), lambda *at: body(*at), name="qlinear_matmul")
+def _of_rows(b: Builder, parameter: Value, product: Value) -> Value:
+    """A left operand's parameter, shaped to broadcast: a vector has one number for each row."""
+    if parameter.tensor.rank != 1 or parameter.tensor.dims == (1,) or product.tensor.rank < 2:
+        return parameter
+    return b("Unsqueeze", parameter, b.constant([1], "int64"))
 
 
-register(
+compose(
     "QLinearMatMul",
-    _infer_linear,
-    _evaluate_linear,
-    _compute_linear,
-    "complex",
+    _linear,
+    infer=_infer_linear,
     takes="a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
     "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16",
     requires=(

@@ -7,17 +7,13 @@ so that a schedule finds a plain 8-bit product.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array
+from weft.graph.ir import Array, Value
 from weft.graph.opspec import Compute
-
-Read = Callable[[Expr], Expr]
+from weft.ops.expansion import Builder
 
 
 def wrap_int32(values: Array) -> Array:
@@ -25,22 +21,15 @@ def wrap_int32(values: Array) -> Array:
     return np.asarray(values.astype(np.int64).astype(np.int32))
 
 
-def requantize(values: Array, zero_point: Array | None, dtype: Any) -> Array:
+def requantized(b: Builder, real: Value, zero: Value) -> Value:
     """Real numbers in units of the result's scale, rounded (half to even), shifted and held within the type."""
-    kind = np.dtype(dtype)
+    kind = zero.tensor.dtype
+    if all(size == 1 for size in zero.tensor.dims):
+        return b("QuantizeLinear", real, b.constant(np.ones(zero.tensor.static), "float32"), zero)
     limits = np.iinfo(kind)
-    shift = 0 if zero_point is None else zero_point.astype(np.float64)
-    return np.asarray(np.clip(np.rint(values.astype(np.float64)) + shift, limits.min, limits.max).astype(kind))
-
-
-def requantize_expr(value: Expr, zero_point: Expr | None, dtype: str) -> Expr:
-    """The same in a tensor expression; `value` is a float."""
-    limits = np.iinfo(dtype)
-    made = te.round(value)
-    if zero_point is not None:
-        made = made + zero_point.astype(value.dtype)
-    low, high = te.const(float(limits.min), value.dtype), te.const(float(limits.max), value.dtype)
-    return te.clip(made, low, high).astype(dtype)
+    shifted = b("Add", b("Round", real), b.cast(zero, "float32"))
+    held = b("Clip", shifted, b.constant(limits.min, "float32"), b.constant(limits.max, "float32"))
+    return b.cast(held, kind)
 
 
 def surely_zero(c: Compute, position: int, tensor: te.Tensor | None) -> bool:

@@ -16,7 +16,7 @@ from weft.graph.ir import Array, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.signature import Between
 from weft.ops.casts import cast_array
-from weft.ops.elementwise_support import element_type, expect_one_element, kernel, wide
+from weft.ops.elementwise_support import element_type, expect_one_element, wide
 
 
 def _source(c: Use) -> np.random.RandomState:
@@ -122,7 +122,6 @@ def _dropout(c: Evaluate, x: Array, ratio: Array | None = None, training: Array 
     return (made, mask)[: c.output_count]
 
 
-@kernel
 def _compute_dropout(
     c: Compute, x: te.Tensor, ratio: te.Tensor | None = None, training: te.Tensor | None = None
 ) -> Any:

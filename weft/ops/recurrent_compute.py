@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.opspec import Compute
-from weft.ops.convolution import accumulator, is_empty, wide_product
+from weft.ops.convolution import accumulator, wide_product
 from weft.ops.recurrent_activations import Activation, read_activations
 
 Tensors = Sequence[te.Tensor | None]
@@ -273,8 +273,6 @@ def compute_outputs(
 
 
 def _compute(c: Compute, tensors: Tensors, gates: int, functions: int, build: Any, make: Any) -> Any:
-    if is_empty(*c.types, *c.outputs):
-        return None
     count = c.shape(1)[0]
     activations = read_activations(c, count, functions)
     ways = [make(c, tensors, d, gates, activations[d]) for d in range(count)]

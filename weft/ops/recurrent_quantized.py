@@ -22,7 +22,6 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, register
-from weft.ops.convolution import is_empty
 from weft.ops.recurrent import Cell, directions, output_types, run_directions
 from weft.ops.recurrent_activations import read_activations
 from weft.ops.recurrent_compute import Direction, Readable, compute_outputs, lstm_direction
@@ -162,7 +161,7 @@ class _Scaled:
 
 
 def _compute(c: Compute, *tensors: te.Tensor | None) -> Any:
-    if is_empty(*c.types, *c.outputs) or c.get("layout", 0):
+    if c.get("layout", 0):
         return None
     functions = read_activations(c, len(directions(c)), FUNCTIONS)
     ways = [QuantizedDirection(c, tensors, d, functions[d]) for d in range(c.shape(2)[0])]

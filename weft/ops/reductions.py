@@ -17,7 +17,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, normal_axes, normal_axis, product, unknown_dim
 from weft.graph.signature import OneOf
-from weft.ops.elementwise_support import kernel, wide
+from weft.ops.elementwise_support import wide
 from weft.ops.reductions_support import best_index, count_of, mean_array, reduce_axes, share_of
 
 SUMMABLE = "float|int32|int64|uint32|uint64"
@@ -88,7 +88,7 @@ def _register(
         name,
         _infer,
         evaluate,
-        kernel(compute or staged),
+        compute or staged,
         "reduction",
         shape_inputs=(1,),
         takes=f"data:{types}, axes:index[_]|[]?",
@@ -257,8 +257,8 @@ def _register_arg(name: str, greatest: bool) -> None:
         made = te.compute(places.shape, lambda *i: places[i], name=name.lower())
         return made
 
-    takes, made = "data:number", kernel(compute)
-    register(name, _infer_arg, evaluate, made, "reduction", takes=takes, requires=(_KEEPDIMS,), traits="statistic")
+    takes, requires = "data:number", (_KEEPDIMS,)
+    register(name, _infer_arg, evaluate, compute, "reduction", takes=takes, requires=requires, traits="statistic")
 
 
 _register_arg("ArgMax", True)

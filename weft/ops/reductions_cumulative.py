@@ -12,13 +12,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array
 from weft.graph.opspec import Compute, Evaluate, Use, register
 from weft.graph.shapes import normal_axis
-from weft.ops.elementwise_support import (
-    infer_same,
-    kernel,
-    wide,
-    wide_type,
-    widen,
-)
+from weft.ops.elementwise_support import infer_same, wide, wide_type, widen
 
 
 def _axis(c: Use, value: Array, rank: int) -> int:
@@ -75,7 +69,6 @@ def _register(name: str, accumulate: Callable[..., Any], combine: Callable[[Expr
     def evaluate(c: Evaluate, x: Array, axis: Array) -> Array:
         return _evaluate(c, x, axis, accumulate, neutral)
 
-    @kernel
     def compute(c: Compute, x: te.Tensor, axis: te.Tensor | None) -> te.Tensor | None:
         return _compute(c, x, combine, neutral)
 

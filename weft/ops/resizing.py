@@ -13,7 +13,7 @@ from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, Dim, Node, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpenSize, Use, register
 from weft.graph.shapes import times, unknown_dim
-from weft.ops.movement_indices import choose, fill, is_empty, kernels_know, output_type, unknown_shape
+from weft.ops.movement_indices import choose, output_type, unknown_shape
 from weft.ops.resizing_axes import AxisResize, Options, output_sizes, plan
 
 LONGEST_TABLE = 512
@@ -216,13 +216,9 @@ def _summed(shape: list[Any], position: int, k: AxisKernel, read: Any) -> Any:
 
 def _compute(c: Compute, x: te.Tensor, *rest: Any) -> Any:
     given = [c.value(k) for k in range(1, len(c.types))]
-    if not kernels_know(c):
-        return None
     if not all(isinstance(d, int) for d in c.dims(0)):
         return _repeated(c, x, _inputs(c, given)[1])
     kind, axes = output_type(c), plan(c, c.shape(0), *_inputs(c, given))
-    if is_empty(c) or 0 in c.shape(0):
-        return fill(c.out_shape(), 0, kind)
     nearest = not axes or axes[0].options.mode == "nearest"
     wide = kind if nearest or kind.bits == 64 and kind.is_float else dtype("float32")
     made: Any = x

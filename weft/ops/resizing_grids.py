@@ -12,10 +12,11 @@ import numpy as np
 from weft import te
 from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, TensorType, Type
+from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.elementwise_support import expect_shape
-from weft.ops.movement_indices import fill, integers, is_empty, kernels_know, length_of, output_type, unknown_shape
+from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.movement_indices import integers, length_of, output_type, unknown_shape
 
 CUBIC = -0.75
 FAR = float(1 << 30)
@@ -54,45 +55,27 @@ def _points(c: Use, count: int) -> Array:
     return np.asarray((2 * i + 1) / count - 1)
 
 
-def _affine(c: Evaluate, theta: Array, size: Array) -> Array:
-    spatial = _spatial(c, size)
-    axes = np.meshgrid(*(_points(c, s) for s in spatial), indexing="ij")
-    points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1)  # x first, as theta has it
-    return np.asarray(np.einsum("nkj,...j->n...k", theta.astype(np.float64), points)).astype(theta.dtype)
+def _affine(b: Builder, theta: Value, size: Value) -> Value:
+    """A product of the points of the grid, which are constant, with the matrices."""
+    value = b.scope.constant(size)
+    if value is None:
+        raise Unexpanded
+    spatial = _spatial(b.use, value)
+    axes = np.meshgrid(*(_points(b.use, s) for s in spatial), indexing="ij")
+    points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1).reshape(
+        -1, len(spatial) + 1
+    )  # x first, as theta has it
+    kind = "float64" if theta.tensor.dtype == "float64" else "float32"
+    turned = b("Transpose", b.cast(theta, kind), perm=[0, 2, 1])
+    made = b.cast(b("MatMul", b.constant(points, kind), turned), theta.tensor.dtype)
+    return b("Reshape", made, b.constant([-1, *spatial, len(spatial)], "int64"))
 
 
-def _affine_compute(c: Compute, theta: te.Tensor, size: Any) -> Any:
-    kind = output_type(c) if kernels_know(c) else None
-    if kind is None or is_empty(c):
-        return None
-    wide = dtype("float64") if kind.bits == 64 else dtype("float32")
-    spatial = c.out_shape()[1:-1]
-    aligned = bool(c.get("align_corners", 0))
-
-    def point(i: Expr, count: int) -> Expr:
-        if aligned:
-            slope, offset = (2.0 / (count - 1), -1.0) if count > 1 else (0.0, 0.0)
-        else:
-            slope, offset = 2.0 / count, 1.0 / count - 1.0
-        return i.astype(wide) * te.const(slope, wide) + te.const(offset, wide)
-
-    def read(n: Expr, *rest: Any) -> Expr:
-        at, k = rest[:-1], rest[-1]
-        total = theta[n, k, len(spatial)].astype(wide)
-        for j, (i, count) in enumerate(reversed(list(zip(at, spatial)))):
-            total = total + theta[n, k, j].astype(wide) * point(i, count)
-        return total.astype(kind)
-
-    return te.compute(c.out_shape(), read, name="affine_grid")
-
-
-register(
+compose(
     "AffineGrid",
-    _affine_infer,
     _affine,
-    _affine_compute,
-    "injective",
-    shape_inputs=(1,),
+    (1,),
+    infer=_affine_infer,
     takes="theta:float[n 2 3]|[n 3 4], size:int[4]|[5]",
     traits="cheap",
 )
@@ -248,11 +231,9 @@ def _tap_weight(s: Sampling, t: Expr, tap: int) -> Expr:
 
 
 def _sample_compute(c: Compute, x: te.Tensor, grid: te.Tensor) -> Any:
-    if not kernels_know(c) or not output_type(c).is_float:
+    if not output_type(c).is_float:
         return None
     kind, spatial, s = output_type(c), c.shape(0)[2:], Sampling(c)
-    if is_empty(c) or 0 in c.shape(0):
-        return fill(c.out_shape(), 0, kind)
     wide = dtype("float64") if kind.bits == 64 else dtype("float32")
     rank = len(spatial)
     points = te.compute(

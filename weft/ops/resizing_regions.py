@@ -13,7 +13,7 @@ from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import unknown_dim
 from weft.graph.signature import Between, OneOf
-from weft.ops.movement_indices import fill, is_empty, kernels_know, output_type
+from weft.ops.movement_indices import output_type
 
 # -------------------------------------------------------------------------------------------------------- RoiAlign
 
@@ -99,13 +99,9 @@ def _align_one(image: Array, y: tuple[Array, ...], z: tuple[Array, ...], a: Alig
 
 def _align_compute(c: Compute, x: te.Tensor, rois: te.Tensor, batch: te.Tensor) -> Any:
     a = Align(c)
-    if not kernels_know(c) or a.ratio <= 0:  # otherwise the number of samples depends on the data
+    if a.ratio <= 0:  # otherwise the number of samples depends on the data
         return None
     kind, sizes = output_type(c), c.shape(0)
-    if 0 in sizes[:1] and 0 not in c.shape(1):
-        return None  # no image has a number: the host says so
-    if is_empty(c) or 0 in sizes:
-        return fill(c.out_shape(), 0, kind)
     wide = dtype("float64") if kind.bits == 64 else dtype("float32")
     rows, columns = te.reduce_axis(a.ratio, "row"), te.reduce_axis(a.ratio, "column")
 

@@ -16,7 +16,7 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, minus, normal_axis, plus, times, unknown_dim
-from weft.ops.convolution import accumulator, exact_type, is_empty
+from weft.ops.convolution import accumulator, exact_type
 from weft.ops.signal_fourier import Parts, Transform
 
 # ---------------------------------------------------------------------------------------------------------------- DFT
@@ -87,8 +87,6 @@ def _evaluate_dft(c: Evaluate, x: Array, dft_length: Any = None, axis: Any = Non
 
 
 def _compute_dft(c: Compute, x: te.Tensor, dft_length: Any = None, axis: Any = None) -> Any:
-    if is_empty(c.types[0], *c.outputs):
-        return None
     inverse, onesided = _modes(c)
     shape, kind = c.shape(0), c.outputs[0].dtype
     along, wide = _axis(c, c.value(2), len(shape)), accumulator(c.outputs[0].dtype)
@@ -195,7 +193,7 @@ def _evaluate_stft(c: Evaluate, x: Array, frame_step: Array, window: Any = None,
 
 def _compute_stft(c: Compute, x: te.Tensor, step: Any, window: Any = None, length: Any = None) -> Any:
     stride = c.value(1)
-    if is_empty(c.types[0], *c.outputs) or stride is None:
+    if stride is None:
         return None
     shape, kind, out = c.shape(0), c.outputs[0].dtype, c.out_shape()
     wide, hop = accumulator(kind), int(stride.reshape(()))

@@ -27,7 +27,6 @@ from weft.graph.passes.support import Replacement, Scope
 from weft.graph.shapes import unknown_dim
 from weft.graph.signature import OneOf
 from weft.loop.ir import For, If, Let, Stmt, Store, seq
-from weft.ops.movement_indices import kernels_know
 from weft.ops.sorting_kernels import Radix, key_of, within
 
 # ------------------------------------------------------------------------------------------------------- its meaning
@@ -139,8 +138,6 @@ def _rows(c: Evaluate, *given: Any) -> tuple[Array, Array]:
 
 
 def _rows_compute(c: Compute, *given: Any) -> Any:
-    if not kernels_know(c):
-        return None
     boxes, scores, *limits = [*given, *[None] * 5][:5]
     images, classes, count = c.shape(1)
     rows = c.out_shape()[0]

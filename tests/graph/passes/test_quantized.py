@@ -11,8 +11,10 @@ from weft.compiler.passes import optimize
 from weft.core.array_types import numpy_type
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.graph.passes.expand import expand
 from weft.graph.passes.fuse import fuse
 from weft.graph.passes.infer import infer
+from weft.graph.passes.normalize import normalize
 from weft.graph.passes.quantized import quantized
 
 PLAIN = "x86_64-unknown-linux-gnu,cpu=haswell"
@@ -242,8 +244,16 @@ def test_qlinear_conv(each, zero):
         "QLinearConv", x, b.scale(0.1), b.constant(np.array(100, "uint8")), w, scale, zeros, b.scale(3.0),
         b.constant(np.array(120, "uint8")), bias, pads=[1] * 4,
     )  # fmt: skip
-    done = check(b.graph(made), steps=0)
+    done = normalize(check(expand(infer(b.graph(made))), steps=0))
     assert ops(done) == ["ConvInteger", "Add", "Cast", "Mul", "QuantizeLinear"]
+
+
+def test_zero_points_of_channels_without_scales():
+    b = Build()
+    x, w = b.input("uint8", 1, 4, 6, 6), b.numbers("int8", 6, 4, 3, 3)
+    zeros = b.constant(np.array([0, 1, -2, 3, 0, 5], "int8"))
+    done = check(b.graph(b("ConvInteger", x, w, b.constant(np.array(100, "uint8")), zeros, pads=[1] * 4)), steps=0)
+    assert ops(done) == ["ConvInteger", "Add"]
 
 
 def test_qlinear_matmul():
@@ -252,7 +262,7 @@ def test_qlinear_matmul():
         b.input("int8", 3, 16), b.scale(0.1), b.constant(np.array(4, "int8")), b.numbers("int8", 16, 5), b.scale(0.1),
         b.constant(np.array(0, "int8")), b.scale(3.0), b.constant(np.array(-20, "int8")),
     ]  # fmt: skip
-    done = check(b.graph(b("QLinearMatMul", *inputs)), steps=0)
+    done = normalize(check(expand(infer(b.graph(b("QLinearMatMul", *inputs)))), steps=0))
     assert ops(done) == ["MatMulInteger", "Add", "Cast", "Mul", "QuantizeLinear"]
 
 

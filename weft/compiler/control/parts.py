@@ -210,7 +210,7 @@ def _numbers(node: Node, name: str, count: int) -> list[int]:
 
 def _check(value: Value) -> None:
     kind = value.type
-    if not isinstance(kind, TensorType) or kind.shape is None or kind.core is None or kind.core.is_packed:
+    if not isinstance(kind, TensorType) or kind.shape is None or kind.core is None:
         raise NoControl(f"{value.name!r} is {kind!r}")
 
 

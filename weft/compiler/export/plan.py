@@ -173,7 +173,7 @@ def _result_type(value: Value, number: int, program: Program) -> object:
 
 
 def _tensor(value: Value, kind: object) -> Tensor:
-    if not isinstance(kind, TensorType) or not kind.is_static or kind.core is None or kind.core.is_packed:
+    if not isinstance(kind, TensorType) or not kind.is_static or kind.core is None:
         raise ExportError(f"{value.name} is {kind!r}: C has no array for it")
     shape = tuple(int(size) for size in kind.static)
     count = 1

@@ -25,6 +25,7 @@ from weft.graph.opspec import Compute, has
 from weft.graph.passes.common import attributes_key
 from weft.graph.passes.layout import Layout
 from weft.graph.shapes import follows, same_shape, tidy
+from weft.ops.tensors import tensors_of
 from weft.schedule.schedule import Schedule
 from weft.te.tensor import ExternOp, PlaceholderOp, Tensor
 
@@ -65,7 +66,7 @@ def kernel_tensor(value: Value, sizes: Collection[Var]) -> TensorType:
         raise NoKernel(f"{value.name} is no tensor")
     if not follows(kind, sizes):
         raise NoKernel(f"the shape of {value.name} is known only when the model runs")
-    if kind.core is None or kind.core.is_packed:
+    if kind.core is None:
         raise NoKernel(f"kernels have no elements of {kind.dtype}")
     return kind
 
@@ -241,7 +242,7 @@ class _Builder:
             for position, v in enumerate(node.inputs)
         ]
         use = Compute(node, types, results, values)
-        tensors = spec.tensors(use, given)
+        tensors = tensors_of(spec, use, given)
         seen = [v for at, v in enumerate(values) if v is not None and at in use.looked_at]
         self.own_weights |= any(v.size > model.SMALL_CONSTANT for v in seen)
         if tensors is None:

@@ -22,16 +22,7 @@ from weft.core.install import FOLDER
 from weft.expr.nodes import Expr, Var, index_expr
 from weft.frontends.emit import NUMBERS, Emitter, InTraining, Unsupported
 from weft.frontends.problems import Problems, Refused, converter_failed
-from weft.frontends.torch import (  # noqa: F401  (converters)
-    control,
-    elementwise,
-    indexing,
-    layers,
-    movement,
-    reductions,
-    sequence,
-    special,
-)
+from weft.frontends.torch import control, elementwise, indexing, layers, movement, reductions, sequence, special  # noqa: F401  (converters)
 from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.shapes import tidy, unknown_dim

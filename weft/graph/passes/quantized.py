@@ -8,8 +8,8 @@
 The weights stay 8-bit; the sums are exact, so that the result is that of the model up to the rounding of float32. What
 stands between (a residual, Relu) stays float arithmetic, which fusion puts behind the product. Zero points become a
 constant for each channel; unsigned weights become signed ones, and signed data unsigned ones where a QuantizeLinear
-makes them, since that (u8 times s8) is the product that processors have. QLinearConv, QLinearMatMul, ConvInteger and
-MatMulInteger take the same form.
+makes them, since that (u8 times s8) is the product that processors have. ConvInteger and MatMulInteger, of which
+QLinearConv and QLinearMatMul are made, take the same form.
 
 What a QuantizeLinear divides by goes into constants that its input was multiplied with and added to, where nothing else
 reads that: (x * a + b) / s becomes x * (a / s) + b / s, a division less for each element (`WEFT_EXACT` keeps it).
@@ -20,7 +20,7 @@ of the same scale goes with it: QuantizeLinear(DequantizeLinear(x)) -> x.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -217,48 +217,34 @@ def _along_channels(node: Node, bias: Value, rank: int, scope: Scope) -> Value:
     return scope.make(node, "Reshape", [bias, scope.new_constant(np.array(shape, np.int64), "shape")])
 
 
-def _linear_convolution(node: Node, scope: Scope) -> Replacement:
-    """QLinearConv whose scales and zero points are known."""
-    x, xs, xz, w, ws, wz, ys, yz, bias = [*node.inputs, None][:9]
-    data, weight = _described(x, xs, xz, 1, scope), _described(w, ws, wz, 0, scope)
-    scale, zero, extra = _known(ys, scope), _known(yz, scope), None if bias is None else _known(bias, scope)
-    if data is None or weight is None or scale is None or zero is None or (bias is not None and extra is None):
-        return None
-    if scale.size != 1 or zero.size != 1:
-        return None
-    found = _integer_convolution(node, data, weight, scope)
-    if found is None:
-        return None
-    total, offset, factor = found
-    if extra is not None:
-        offset = offset + extra.astype(np.int64).reshape(offset.shape)
-    return _requantized(node, total, offset, factor / scale.reshape(()), zero, scope)
-
-
 def _convolution_without_zero_points(node: Node, scope: Scope) -> Replacement:
     """ConvInteger whose weight and zero points are known."""
+    return _without_zero_points(node, _integer_convolution, (1, 0), scope)
+
+
+def _without_zero_points(
+    node: Node,
+    sums: Callable[[Node, _Quantized, _Quantized, Scope], tuple[Value, Array, Array] | None],
+    axes: tuple[int, int],
+    scope: Scope,
+) -> Replacement:
+    """Sums of raw numbers, and what takes zero points off, which are known."""
     x, w, x_zero, w_zero = [*node.inputs, None, None][:4]
-    one = scope.new_constant(np.ones((), np.float32), "one")
-    data, weight = _described(x, one, x_zero, 1, scope), _described(w, one, w_zero, 0, scope)
-    if (x_zero is None and w_zero is None) or data is None or weight is None:
+    if x_zero is None and w_zero is None:
         return None
-    found = _integer_convolution(node, data, weight, scope)
+    data = _described(x, _units(x_zero, scope), x_zero, axes[0], scope)
+    weight = _described(w, _units(w_zero, scope), w_zero, axes[1], scope)
+    found = None if data is None or weight is None else sums(node, data, weight, scope)
     if found is None:
         return None
     offset = scope.new_constant(found[1].astype(np.int32), f"{node.outputs[0].name}_offset")
     return [Node("Add", [found[0], offset], node.outputs, {}, node.name, node.origin)]
 
 
-def _requantized(node: Node, total: Value, offset: Array, factor: Array, zero: Array, scope: Scope) -> list[Node]:
-    """Sums, scaled and rounded to small integers, as the output of a node."""
-    if np.any(offset):
-        named = scope.new_constant(offset.astype(np.int32), f"{node.outputs[0].name}_offset")
-        total = scope.make(node, "Add", [total, named])
-    real = scope.make(node, "Cast", [total], to=_FLOAT32)
-    real = scope.make(node, "Mul", [real, scope.new_constant(factor.astype(np.float32), "factor")])
-    one = scope.new_constant(np.array(1.0, np.float32), "one")
-    shift = scope.new_constant(zero.reshape(()), "zero")
-    return [Node("QuantizeLinear", [real, one, shift], node.outputs, {}, node.name, node.origin)]
+def _units(zero: Value | None, scope: Scope) -> Value:
+    """Scales of 1, as many as there are zero points."""
+    known = _known(zero, scope)
+    return scope.new_constant(np.ones(() if known is None else known.shape, np.float32), "one")
 
 
 # ---------------------------------------------------------------------------------------------------------- products
@@ -344,22 +330,11 @@ def _product_of_data(node: Node, a: _Quantized, b: _Quantized, alpha: float, sco
     return _finished(node, total, np.zeros((), np.int32), a.scale * b.scale * np.float32(alpha), None, scope)
 
 
-def _linear_product(node: Node, scope: Scope) -> Replacement:
-    """QLinearMatMul whose scales and zero points are known, with a known matrix on the right."""
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
-    data, weight = _described(a, a_scale, a_zero, -2, scope), _described(b, b_scale, b_zero, -1, scope)
-    scale, zero = _known(y_scale, scope), _known(y_zero, scope)
-    if data is None or weight is None or scale is None or zero is None or scale.size != 1 or zero.size != 1:
-        return None
-    found = _integer_product(node, data, weight, scope)
-    if found is None:
-        return None
-    total, offset, factor = found
-    return _requantized(node, total, offset, factor / scale.reshape(()), zero, scope)
-
-
 def _sums_without_zero_points(node: Node, scope: Scope) -> Replacement:
     """MatMulInteger with a known matrix: its zero point goes into it, and the sums of its columns are computed now."""
+    made = _without_zero_points(node, _integer_product, (-2, -1), scope)
+    if made is not None:
+        return made
     a, b, a_zero, b_zero = [*node.inputs, None, None][:4]
     numbers, shift = _known(b, scope), None if b_zero is None else _known(b_zero, scope)
     if a is None or b is None or numbers is None or numbers.ndim != 2 or (b_zero is not None and shift is None):
@@ -475,9 +450,7 @@ def _undone(node: Node, scope: Scope) -> Replacement:
 
 
 _OF_INTEGERS: dict[str, Rule] = {
-    "QLinearConv": _linear_convolution,
     "ConvInteger": _convolution_without_zero_points,
-    "QLinearMatMul": _linear_product,
     "MatMulInteger": _sums_without_zero_points,
 }
 """The rules of operators on integers."""

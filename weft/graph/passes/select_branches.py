@@ -61,7 +61,7 @@ def _rule(node: Node, scope: Scope) -> Replacement:
 def size_of(value: Value) -> int | None:
     """The number of elements of a tensor that kernels know; None for anything else."""
     kind = value.type
-    if not isinstance(kind, TensorType) or not kind.is_static or kind.core is None or kind.core.is_packed:
+    if not isinstance(kind, TensorType) or not kind.is_static or kind.core is None:
         return None
     return math.prod(kind.static)
 
