@@ -24,6 +24,7 @@ import numpy as np
 from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
+from weft.loop.passes.double_buffer import CARRIED
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of
@@ -359,8 +360,7 @@ class RegisterTiles(Tiles):
     def take(self, point: Point) -> None:
         """A tile, as the knobs say it. Copies beside the threads turn an operand along k for a large register tile."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
-        is_turned = point["stages"] > 1 and point["each_x"] * point["each_y"] >= model.LARGE_TILE
-        self.turned = self.product.k_last if is_turned else (0, 0)
+        self.turned = self.product.k_last if self._is_large() else (0, 0)
 
     @property
     def k_last(self) -> tuple[int, int]:
@@ -412,13 +412,16 @@ class RegisterTiles(Tiles):
         outer, inner = total.split(k, factor=point["tile_k"])
         group, inner = total.split(inner, factor=model.FLOATS if any(self.k_last) else 1)
         nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
+        if self._is_large():  # what the next k takes is loaded while this one is multiplied
+            total.annotate("pipeline_stages", 2, group)
+            total.annotate(CARRIED, True, group)
         for name, side, k_last, turned in zip((self.x_stage, self.y_stage), "xy", self.k_last, self.turned):
             lanes = self._fetch(total, name, outer, point["tile_k" if k_last else f"tile_{side}"])
             if k_last or turned:
                 start = max(model.FLOATS, lanes)  # rows begin where a fetch may
                 s[name].storage_align(1, 2 * start, start)
             registers = s.cache_read(name, "local", [total.name])
-            registers.compute_at(total, group if k_last else inner)
+            registers.compute_at(total, group if k_last or self._is_large() else inner)
             nest.load_tile(registers)
         nest.fetch_ahead(total, outer, point["stages"])
 
@@ -437,12 +440,15 @@ class RegisterTiles(Tiles):
             self.point["tile_x"] // self.point["each_x"],
         )
 
+    def _is_large(self) -> bool:
+        """Whether a thread has many sums, and steps are fetched ahead."""
+        return self.point["stages"] > 1 and self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
+
     def _has_square_warps(self) -> bool:
         """Whether the threads of a warp are as many rows and columns as read the least from shared memory."""
         high, wide = model.WARP_SQUARE
         rows, columns = self._rows_and_columns()
-        is_large = self.point["stages"] > 1 and self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
-        return is_large and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
+        return self._is_large() and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
