@@ -69,7 +69,9 @@ def double_buffer(func: Func) -> Func:
     func = lift(rename_repeated(func))
     plans: dict[For, Plan] = {}
     taken: set[Buffer] = set()
-    for loop in [s for s in walk_stmts(func.body) if isinstance(s, For) and (s.kind == "serial" or s.annotations.get(CARRIED))]:
+    for loop in [
+        s for s in walk_stmts(func.body) if isinstance(s, For) and (s.kind == "serial" or s.annotations.get(CARRIED))
+    ]:
         plan = plan_of(func, loop, wanted)
         if plan is not None and not taken & set(plan.halves):
             plans[loop] = plan
@@ -89,9 +91,6 @@ def lift(func: Func) -> Func:
 
 class _Lift(Mutator):
     """Memory that a pipelined loop fills lives around the loop, not in each iteration."""
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         done = self.generic_stmt(s)
@@ -215,9 +214,6 @@ class _Doubler(Mutator):
         self.names = names
         self.halves = {old: new for plan in plans.values() for old, new in plan.halves.items()}
         self.repeated = False
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
         made = self.halves.get(s.buffer)

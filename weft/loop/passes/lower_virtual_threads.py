@@ -38,9 +38,6 @@ class _Lowering(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         body = self.stmt(s.body)
         loop = s if body is s.body else s.replace(body=body)
@@ -113,9 +110,6 @@ class _Interleaver(Mutator):
         self.names = names
         self.variables, self.buffers = _touched(loop)
         self.expanded: dict[Buffer, Buffer] = {}
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def _differs(self, e: Expr) -> bool:
         return _depends(e, self.variables, self.buffers)

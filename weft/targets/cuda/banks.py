@@ -69,9 +69,6 @@ def _is_sum(s: Store) -> bool:
 
 
 class _Tiles(Mutator):
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         """A loop over rows of a tile, all of which is written out."""
         inner = s.body
@@ -92,7 +89,9 @@ def _through_tile(rows: For, columns: For) -> Stmt | None:
     tall, broad = (max(part[side] for part in at) + size for side, size in enumerate((high, wide)))
     below, beside = at.get((high, 0), 0), at.get((0, wide), 0)
     down, across = (_step(first.indices[0], var) for var in (y, x))
-    whole = {(i, j): i // high * below + j // wide * beside for i in range(0, tall, high) for j in range(0, broad, wide)}
+    whole = {
+        (i, j): i // high * below + j // wide * beside for i in range(0, tall, high) for j in range(0, broad, wide)
+    }
     sums = {place + i * down + j * across for place in at.values() for i in range(high) for j in range(wide)}
     if at != whole or len(sums) < len(stores) * high * wide:
         return None
@@ -140,9 +139,6 @@ def _turning(var: Var, extent: int, outer: Var) -> Expr:
 class _Moves(Mutator):
     def __init__(self, sums: set[Buffer]) -> None:
         self.sums = sums
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_Store(self, s: Store) -> Stmt:
         """A vector of sums that is stored as it is."""

@@ -39,9 +39,6 @@ class _Blocks(Mutator):
     def __init__(self, func: Func) -> None:
         self.names = Names(func)
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         inner = s.body
         if not isinstance(inner, For) or inner.thread != RANK or s.thread != "blockIdx.x":

@@ -98,9 +98,6 @@ class _Kernels(Mutator):
         """The whole program."""
         return self.func(self.source)
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if s.kind != "thread":
             return self.generic_stmt(s)
@@ -411,9 +408,6 @@ class _Replace(Mutator):
             return self.generic_stmt(s)
         after = s.stmts[at + 1 :]
         return seq(*s.stmts[:at], self.stmt(s.stmts[at]), If(self.test, seq(*after)) if after else None)
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def stmt(self, s: Stmt) -> Stmt:
         return self.new if s is self.old else super().stmt(s)

@@ -189,8 +189,8 @@ PRODUCT_THREADS = 256
 """Threads of a block of a product in registers, at most."""
 PART_STEPS, PART_BLOCKS = 4, 8
 """Steps of k that each part of split-K has at least, and blocks of a multiprocessor that it may make."""
-LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, (8, 2), 2
-"""Accumulators of a thread, at least; a tile so long and so narrow loads too much; warps of a block, at least."""
+LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, 4, 2
+"""Accumulators of a thread, at least; a tile so many times as long as high loads too much; least warps of a block."""
 BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 8

@@ -34,10 +34,10 @@ from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat
 
 KNOBS: dict[str, tuple[int, ...]] = {
-    "tile_x": (16, 32, 64, 128),
+    "tile_x": (16, 32, 64, 128, 256),
     "tile_y": (8, 16, 32, 64, 128),
     "tile_k": (8, 16, 32),
-    "each_x": (8, 4, 2),
+    "each_x": (8, 4, 2, 16),
     "each_y": (8, 4, 2),
     "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "stages": (1, 3),
@@ -320,7 +320,9 @@ class RegisterTiles(Tiles):
             & (c["tile_y"] <= model.BEYOND * self.y)
             & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
             & (each_x * each_y >= model.LEAST_TILE)
-            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (each_x < model.FLAT_TILE * each_y)
+            & ((each_x == KNOBS["each_x"][-1]) == (c["tile_x"] == KNOBS["tile_x"][-1]))
+            & ((each_x * each_y <= model.LARGE_TILE) | (c["stages"] > alone))
             & (threads >= model.LEAST_WARPS * machine.warp)
             & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
             & (c["stages"] == stages)
