@@ -323,6 +323,7 @@ class RegisterTiles(Tiles):
             & (each_x < model.FLAT_TILE * each_y)
             & ((each_x == KNOBS["each_x"][-1]) == (c["tile_x"] == KNOBS["tile_x"][-1]))
             & ((each_x * each_y <= model.LARGE_TILE) | (c["stages"] > alone))
+            & (each_x * each_y * c["tile_k"] <= model.WRITTEN_STEP)
             & (threads >= model.LEAST_WARPS * machine.warp)
             & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
             & (c["stages"] == stages)
@@ -336,10 +337,11 @@ class RegisterTiles(Tiles):
         tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
         threads, columns = self._threads(c), c["tile_x"] // each_x
         steps = ceildiv(self.k, tile_k * parts)
-        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
         shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
         blocks = self.blocks(c["tile_y"], c["tile_x"])
-        rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
+        rounds, resident, together = self.rounds(blocks, parts, threads, self._registers(c), shared)
+        is_alone = each_x * each_y > model.LARGE_TILE  # a block of few warps with much to do takes as long beside others
+        rounds = np.where(is_alone, ceildiv(rounds, resident) * resident, rounds)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
         loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
@@ -349,12 +351,20 @@ class RegisterTiles(Tiles):
         waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
         busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
         warps = threads / model.BANKS * together
-        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        busy = busy / np.where(is_alone, 1.0, np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power))
+        busy = busy + is_alone * (resident == 1) * model.ALONE_STEP
         waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
         chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
         alone = steps * np.maximum(chain, waits) + fit.start
         cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
         return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
+
+    def _registers(self, c: Columns) -> Any:
+        """Registers of a thread: as many again as large tiles have sums."""
+        each_x, each_y, fit = c["each_x"], c["each_y"], model.model_of(self.machine)
+        few = each_x * each_y + 2 * (each_x + each_y) + fit.registers
+        is_large = (c["stages"] > 1) & (each_x * each_y >= model.LARGE_TILE)
+        return np.minimum(model.MOST_REGISTERS, np.where(is_large, 2 * each_x * each_y, few))
 
     def _threads(self, c: Columns) -> Any:
         return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
@@ -386,6 +396,11 @@ class RegisterTiles(Tiles):
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         self._blocks(final, batch, block_y, block_x)
+        if self._is_large():  # more registers would leave room for fewer blocks
+            c = {knob: np.asarray(number) for knob, number in self.point.items()}
+            shared = self.point["stages"] * self.tile[2] * sum(self.tile[:2]) * self.bytes
+            held = model.resident_blocks(self.machine, self._threads(c), self._registers(c), shared)
+            final.annotate("resident", int(held), block_x)
         if self._has_square_warps():
             (warp_y, thread_y), (warp_x, thread_x) = (
                 final.split(loop, factor=size) for loop, size in zip((thread_y, thread_x), model.WARP_SQUARE)
