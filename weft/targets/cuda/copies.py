@@ -15,7 +15,6 @@ from weft.core.dtypes import INT32
 from weft.core.errors import InterpreterError
 from weft.expr.nodes import (
     TRUE,
-    Add,
     Address,
     Broadcast,
     Call,
@@ -25,8 +24,6 @@ from weft.expr.nodes import (
     Load,
     Ramp,
     Select,
-    Var,
-    add,
     cast,
     index_expr,
     int_value,
@@ -113,21 +110,7 @@ def _copy(c: Context, call: Call) -> str:
                : : "r"(place), "l"(from), "r"(given) : "memory");
 }}""",
     )
-    return f"{name}({_pointer(c, to)}, {_pointer(c, source)}, {c.value(there)})"
-
-
-def _pointer(c: Context, e: Expr) -> str:
-    """The pointer of an address, from what is worked out before a loop on: constants added to it cost nothing."""
-    assert isinstance(e, Address)
-    start, beyond = e.indices[0], index_expr(0)
-    while isinstance(start, Cast):
-        start = start.value
-    while isinstance(start, Add):
-        beyond = start.b if int_value(beyond) == 0 else add(start.b, beyond)
-        start = start.a
-    if not isinstance(start, Var) or int_value(beyond) == 0:
-        return c.pointer(e)
-    return f"({c.base(e.buffer)} + {c.value(start)} + {c.value(beyond)})"
+    return f"{name}({c.pointer(to)}, {c.pointer(source)}, {c.value(there)})"
 
 
 def instruction(text: str) -> Emitter:

@@ -191,8 +191,9 @@ PART_STEPS, PART_BLOCKS = 4, 8
 """Steps of k that each part of split-K has at least, and blocks of a multiprocessor that it may make."""
 LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, 4, 2
 """Accumulators of a thread, at least; a tile so many times as long as high loads too much; least warps of a block."""
-WRITTEN_STEP = 2048
-"""Products of a thread in a step, which are written out: with 4096 products of 4096³ took 1.033 times as long."""
+WRITTEN_STEP, WIDE_WARPS = 2048, 4
+"""Products of a thread in a step, which are written out: with 4096 of them, 4096³ took 1.033 times as long. Warps of a
+block whose threads have twice as many sums as `LARGE_TILE`, at least: one for each scheduler of a multiprocessor."""
 ALONE_STEP = 90
 """Cycles at the barrier of a step where no other block works meanwhile: tiles of 16 × 8 for a thread in blocks of 256
 threads took 0.9 to 2.5 % longer than in two of 128 (five products, steps of about 6,000 cycles)."""

@@ -315,6 +315,7 @@ class RegisterTiles(Tiles):
         alone, staged = KNOBS["stages"]
         stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
         shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
+        is_wide = (c["stages"] > alone) & (threads >= model.WIDE_WARPS * machine.warp) & (not self.product.k_last[0])
         return (
             (c["tile_x"] <= model.BEYOND * self.x)
             & (c["tile_y"] <= model.BEYOND * self.y)
@@ -322,7 +323,7 @@ class RegisterTiles(Tiles):
             & (each_x * each_y >= model.LEAST_TILE)
             & (each_x < model.FLAT_TILE * each_y)
             & ((each_x == KNOBS["each_x"][-1]) == (c["tile_x"] == KNOBS["tile_x"][-1]))
-            & ((each_x * each_y <= model.LARGE_TILE) | (c["stages"] > alone))
+            & ((each_x * each_y <= model.LARGE_TILE) | is_wide)
             & (each_x * each_y * c["tile_k"] <= model.WRITTEN_STEP)
             & (threads >= model.LEAST_WARPS * machine.warp)
             & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
