@@ -37,11 +37,12 @@ from typing import Any
 from weft.core import model
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul, sub
-from weft.expr.visit import free_vars, map_all
+from weft.expr.visit import free_vars
 from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, Store, seq
 from weft.loop.passes.support import (
     Copier,
     Names,
+    Part,
     buffers_read,
     buffers_written,
     is_barrier,
@@ -126,7 +127,7 @@ class Plan:
 
     def now(self, s: Stmt, step: Expr) -> Stmt:
         """Statements that name the parts of a step."""
-        return Half(self.halves, floormod(step, index_expr(self.stages))).stmt(s)
+        return Part(self.halves, floormod(step, index_expr(self.stages))).stmt(s)
 
     def at(self, s: Stmt, loop: For, step: Expr, names: Names) -> Stmt:
         """A copy of statements for another step."""
@@ -287,32 +288,3 @@ def _is_short(loop: For) -> bool:
 
 def _call(name: str, *arguments: int) -> Stmt:
     return Evaluate(Call(name, [index_expr(argument) for argument in arguments], INT32))
-
-
-class Half(Mutator):
-    """Accesses of a doubled buffer name the half first."""
-
-    def __init__(self, halves: dict[Buffer, Buffer], half: Expr) -> None:
-        self.halves = halves
-        self.half = half
-
-    def visit_Load(self, e: Load) -> Expr:
-        """A load of a doubled buffer."""
-        indices = map_all(e.indices, self.expr)
-        made = self.halves.get(e.buffer)
-        if made is None:
-            return e if indices is e.indices else Load(e.buffer, indices)
-        return Load(made, (self.half, *indices))
-
-    def visit_Address(self, e: Address) -> Expr:
-        """An address in one."""
-        indices = map_all(e.indices, self.expr)
-        made = self.halves.get(e.buffer)
-        return Address(e.buffer, indices, e.mode) if made is None else Address(made, (self.half, *indices), e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        """A store to one."""
-        done = self.generic_stmt(s)
-        assert isinstance(done, Store)
-        made = self.halves.get(s.buffer)
-        return done if made is None else Store(made, (self.half, *done.indices), done.value, done.predicate)
