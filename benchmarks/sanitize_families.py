@@ -186,6 +186,7 @@ TWO = r"(?s)__global__.*__global__"
 FAMILIES: tuple[Family, ...] = (
     Family("product float32", _one("MatMul", (70, 90), (90, 130)), "__shared__"),
     Family("product float32, whole tiles", _one("MatMul", (256, 128), (128, 256)), "cp.async"),
+    Family("product float32, loaded ahead", _one("MatMul", (2000, 96), (96, 2000)), r"_x_local\[32\]"),
     Family("product float32, batched", _one("MatMul", (5, 33, 40), (5, 40, 50)), "__shared__"),
     Family("product float32, split k", _one("MatMul", (32, 4096), (4096, 64)), TWO),
     Family("vector times matrix", _one("MatMul", (1, 512), (512, 300)), "__shared__"),

@@ -11,7 +11,9 @@ from weft import te
 from weft.expr.nodes import Call, int_value
 from weft.expr.visit import walk
 from weft.loop.interpreter import interpret
-from weft.loop.visit import walk_exprs
+from weft.loop.ir import For
+from weft.loop.passes.double_buffer import CARRIED
+from weft.loop.visit import walk_exprs, walk_stmts
 from weft.plan.planner import analytic, picking
 from weft.targets.cuda.copies import COPY
 from weft.targets.cuda.families import default_schedule
@@ -51,6 +53,8 @@ def tile(x, y, each_x, each_y=8, k=8, parts=1, stages=3):
         (tile(16, 16, 8, k=4), True),
         (tile(16, 16, 8, k=4, parts=2), False),
         (tile(64, 32, 8), True),  # a warp of 4 rows of 8 threads
+        (tile(32, 16, 16, k=4), False),
+        (tile(32, 32, 16, k=4, parts=2), True),
         pytest.param(tile(128, 64, 8, k=4, parts=2), False, marks=pytest.mark.slow),  # two by two of them
     ],
 )
@@ -81,8 +85,22 @@ def test_products_of_large_tiles_go_back_and_forth():
     def text(*each):
         return str(HOPPER.lower(scheduled(64, 64, 32, False, tile(32, 32, *each)).func))
 
-    turns = re.compile(r"C_sum\[.*int32\(y_1\)%2i32")
-    assert turns.search(text(8)) and not turns.search(text(8, 4))
+    turns = re.compile(r"C_sum\[.*int32\(([xy])_1\)%2i32")
+    assert turns.search(text(8))[1] == "y" and turns.search(text(16))[1] == "x" and not turns.search(text(8, 4))
+
+
+def test_what_the_next_k_takes_is_loaded_ahead():
+    """Across steps: behind the one barrier of a step, before its last products; large tiles only."""
+    program = HOPPER.lower(scheduled(64, 64, 32, False, tile(32, 32, 8)).func)
+    (loop,) = [s for s in walk_stmts(program.body) if isinstance(s, For) and s.annotations.get(CARRIED)]
+    assert int_value(loop.extent) == 7 and "C_x_local: float32[2, 2, 1, 1, 4]" in str(program)
+    assert "pipeline_carried" not in str(HOPPER.lower(scheduled(64, 64, 32, False, tile(32, 32, 8, 4)).func))
+
+
+@pytest.mark.parametrize(("given", "held"), [(tile(64, 64, 8), 8), (tile(128, 128, 8), 2), (tile(256, 64, 16), 2)])
+def test_registers_leave_room_for_the_blocks_that_are_reckoned_with(given, held):
+    source = HOPPER.generate(HOPPER.lower(scheduled(2048, 2048, 64, False, given).func)).source
+    assert re.search(rf"__launch_bounds__\(\d+, {held}\)", source)
 
 
 @pytest.mark.parametrize(("each", "block"), [((8, 8), (8, 4, 8)), ((8, 4), (16, 32, 1))])

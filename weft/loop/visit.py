@@ -211,7 +211,33 @@ class Mutator(ExprMutator):
 _ACCESSES = bits((Load, Address))
 
 
-class BufferReplacer(Mutator):
+class AccessMutator(Mutator):
+    """Rewrites accesses of memory: in `access`, subclasses say what becomes of a buffer and its (rewritten) indices."""
+
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """What is accessed instead."""
+        raise NotImplementedError
+
+    def visit_Load(self, e: Load) -> Expr:
+        """A load."""
+        buffer, indices = self.access(e.buffer, map_all(e.indices, self.expr))
+        return e if buffer is e.buffer and indices is e.indices else Load(buffer, indices)
+
+    def visit_Address(self, e: Address) -> Expr:
+        """An address."""
+        buffer, indices = self.access(e.buffer, map_all(e.indices, self.expr))
+        return e if buffer is e.buffer and indices is e.indices else Address(buffer, indices, e.mode)
+
+    def visit_Store(self, s: Store) -> Stmt:
+        """A store."""
+        done = self.generic_stmt(s)
+        assert isinstance(done, Store)
+        buffer, indices = self.access(done.buffer, done.indices)
+        same = buffer is done.buffer and indices is done.indices
+        return done if same else Store(buffer, indices, done.value, done.predicate)
+
+
+class BufferReplacer(AccessMutator):
     """Replaces buffers by others, in loads, stores, addresses, regions and allocations."""
 
     def __init__(self, mapping: Mapping[Buffer, Buffer]) -> None:
@@ -227,21 +253,9 @@ class BufferReplacer(Mutator):
             found = self.done[e] = self._handlers[type(e)](self, e)
         return found
 
-    def visit_Load(self, e: Load) -> Expr:
-        """A load of a replaced buffer."""
-        buffer, indices = self.mapping.get(e.buffer, e.buffer), map_all(e.indices, self.expr)
-        return e if buffer is e.buffer and indices is e.indices else Load(buffer, indices)
-
-    def visit_Address(self, e: Address) -> Expr:
-        """An address in a replaced buffer."""
-        return Address(self.mapping.get(e.buffer, e.buffer), map_all(e.indices, self.expr), e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        """A store to a replaced buffer."""
-        done = self.generic_stmt(s)
-        assert isinstance(done, Store)
-        buffer = self.mapping.get(done.buffer)
-        return done if buffer is None else Store(buffer, done.indices, done.value, done.predicate)
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """The other buffer, at the same place."""
+        return self.mapping.get(buffer, buffer), indices
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
         """An allocation of a replaced buffer."""

@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.loop.passes.strategies import expect, run, same_meaning
-from weft.core.errors import TargetError
+from weft.core.errors import InterpreterError, TargetError
+from weft.expr.nodes import const
 from weft.loop.interpreter import interpret
+from weft.loop.ir import Evaluate
 from weft.loop.parser import parse_func
 from weft.loop.passes.double_buffer import double_buffer
 from weft.loop.passes.insert_barriers import insert_barriers
@@ -17,7 +19,7 @@ from weft.loop.passes.lower_virtual_threads import lower_virtual_threads
 from weft.loop.passes.partition_loops import partition_loops
 from weft.loop.passes.support import is_barrier
 from weft.loop.verifier import verify
-from weft.loop.visit import walk_stmts
+from weft.loop.visit import Mutator, walk_stmts
 
 
 def barriers(func) -> int:
@@ -374,3 +376,58 @@ def test_a_loop_that_feeds_its_own_fill_is_left_alone():
     extra = "\n                A[k, j] = C[j]"
     func = parse_func(STREAM.format(annotation=' @{"double_buffer": ["t"]}', extent=6, mark="", extra=extra))
     assert double_buffer(func) is func
+
+
+CARRIED = """
+func f(A: float32[{steps}, 4, 4], C: float32[4]):
+    for i in range(4) thread threadIdx.x:
+        allocate s: float32[1] local:
+            s[0] = 0.0
+            for k in range({steps}) @{{"pipeline_stages": {stages}}}:
+                allocate t: float32[4, 4] shared:
+                    for one in range(4) thread threadIdx.x:
+                        for r in range(4):
+                            t[r, one] = A[k, r, one]
+                    for r in range({turns}) unrolled @{{"pipeline_stages": 2, "pipeline_carried": true}}:
+                        allocate x: float32[1] local:
+                            x[0] = t[r, 3 - i]
+                            s[0] = s[0] + {used}
+            C[i] = s[0]
+"""
+
+
+def carried(steps=5, stages=3, turns=4, used="x[0]*2.0"):
+    return insert_barriers(parse_func(CARRIED.format(steps=steps, stages=stages, turns=turns, used=used)))
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
+def test_registers_are_loaded_ahead_across_steps(steps, stages):
+    func = carried(steps, stages)
+    done = double_buffer(func)
+    assert "x[0, 0] = t[(k + 1)%" in repr(done) and ("if k + 1 <" in repr(done)) == (steps < stages or stages == 2)
+    same_meaning(func, done)
+    same_meaning(func, partition_loops(done))
+
+
+@pytest.mark.parametrize("more", [{"turns": 3}, {"used": "x[0]*t[r, i]"}], ids=["odd turns", "parts used besides"])
+def test_registers_are_loaded_ahead_within_a_step_elsewhere(more):
+    func = carried(**more)
+    done = double_buffer(func)
+    assert "x: float32[2, 1]" in repr(done) and "x[0, 0] = t[(k + 1)%" not in repr(done)
+    same_meaning(func, done)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_barrier_less_around_registers_loaded_ahead_is_found(gone):
+    seen = []
+
+    class Without(Mutator):
+        def visit_Evaluate(self, s):
+            seen.extend([s] * is_barrier(s))
+            return Evaluate(const(0)) if is_barrier(s) and len(seen) == gone + 1 else s
+
+    func = Without().func(double_buffer(carried()))
+    assert len(seen) == 2
+    with pytest.raises(InterpreterError, match="race|same time|never written"):
+        interpret(func, np.ones((5, 4, 4), np.float32), np.zeros(4, np.float32))

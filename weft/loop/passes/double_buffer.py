@@ -17,6 +17,16 @@ With "pipeline_lag": 1 as well, a part stays as it is for one more iteration tha
 beside the threads too: it is filled n - 2 iterations ahead, and the loop that was made so carries the mark LAG.
 One barrier at the top of an iteration then does for both hazards: the tile is complete, and the half that is filled
 next is no longer in use.
+
+A loop annotated CARRIED that is all a pipelined loop does with its parts, and fills registers, is ahead across steps of
+that one, too: what its first turn takes is loaded before the last products of the step before, behind the barrier.
+
+    for k in range(8):                                wait; barrier; load r[0] from part 0, 0
+        wait; barrier; fill part k + 2                for k in range(8):
+        for i in range(16):                               fill part k + 2
+            load r from part k, i            ->           for i in range(15):
+            use r                                             load r[(i + 1) % 2] from part k, i + 1; use r[i % 2]
+                                                          wait; barrier; load r[0] from part k + 1, 0; use r[1]
 """
 
 from __future__ import annotations
@@ -26,12 +36,13 @@ from typing import Any
 
 from weft.core import model
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul
-from weft.expr.visit import free_vars, map_all
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul, sub
+from weft.expr.visit import free_vars
 from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, Store, seq
 from weft.loop.passes.support import (
     Copier,
     Names,
+    Part,
     buffers_read,
     buffers_written,
     is_barrier,
@@ -41,6 +52,8 @@ from weft.loop.passes.support import (
 )
 from weft.loop.visit import Mutator, walk_exprs, walk_stmts
 
+CARRIED = "pipeline_carried"
+"""The annotation of a loop over what registers take of a step."""
 LAG = "pipeline_lag_kept"
 """The mark of a loop whose parts are kept for so many iterations after the one that uses them."""
 COMMIT, WAIT = "copy_commit", "copy_wait"
@@ -57,7 +70,9 @@ def double_buffer(func: Func) -> Func:
     func = lift(rename_repeated(func))
     plans: dict[For, Plan] = {}
     taken: set[Buffer] = set()
-    for loop in [s for s in walk_stmts(func.body) if isinstance(s, For) and s.kind == "serial"]:
+    for loop in [
+        s for s in walk_stmts(func.body) if isinstance(s, For) and (s.kind == "serial" or s.annotations.get(CARRIED))
+    ]:
         plan = plan_of(func, loop, wanted)
         if plan is not None and not taken & set(plan.halves):
             plans[loop] = plan
@@ -77,9 +92,6 @@ def lift(func: Func) -> Func:
 
 class _Lift(Mutator):
     """Memory that a pipelined loop fills lives around the loop, not in each iteration."""
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         done = self.generic_stmt(s)
@@ -112,6 +124,14 @@ class Plan:
         shared = all(buffer.scope == "shared" for buffer in halves)  # without a barrier threads read their own copies
         self.is_async = bool(loop.annotations.get("async_copy")) and (barrier is not None or shared)
         self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
+
+    def now(self, s: Stmt, step: Expr) -> Stmt:
+        """Statements that name the parts of a step."""
+        return Part(self.halves, floormod(step, index_expr(self.stages))).stmt(s)
+
+    def at(self, s: Stmt, loop: For, step: Expr, names: Names) -> Stmt:
+        """A copy of statements for another step."""
+        return self.now(Copier(names, {loop.var: step}).stmt(s), step)
 
 
 def _before(loop: For) -> list[str]:
@@ -196,9 +216,6 @@ class _Doubler(Mutator):
         self.halves = {old: new for plan in plans.values() for old, new in plan.halves.items()}
         self.repeated = False
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_Allocate(self, s: Allocate) -> Stmt:
         made = self.halves.get(s.buffer)
         body = self.stmt(s.body)
@@ -211,29 +228,56 @@ class _Doubler(Mutator):
             done = self.generic_stmt(s)
             self.repeated = outer
             return done
-        stages = index_expr(plan.stages)
         distance = plan.stages - 1 - plan.lag
         ahead = add(s.var, index_expr(distance))
         fill = seq(*[self.stmt(part) for part in plan.fill])
-        use = seq(*[self.stmt(part) for part in plan.use])
-        now = Half(plan.halves, floormod(s.var, stages)).stmt(use)
-        half_ahead = Half(plan.halves, floormod(ahead, stages)).stmt(_shift(fill, s, ahead, self.names))
         commit = _call(COMMIT) if plan.is_async else None
-        wait = _call(WAIT, distance - 1) if plan.is_async else None
+        ready = (_call(WAIT, distance - 1) if plan.is_async else None, plan.barrier)
+        fetch = make_if(less(ahead, s.extent), plan.at(fill, s, ahead, self.names)), commit
         first = [part for at in range(distance) for part in (self._first(plan, s, fill, at), commit)]
-        body = seq(wait, plan.barrier, make_if(less(ahead, s.extent), half_ahead), commit, now)
-        notes = {**s.annotations, LAG: plan.lag} if plan.lag else s.annotations
-        kind = "unrolled" if plan.in_registers and _is_short(s) else s.kind
-        loop = s.replace(body=body, kind=kind, annotations=notes)
         # around again, the first fill must wait for the last use of the round before
-        return seq(plan.barrier if self.repeated else None, *first, loop)
+        start = (plan.barrier if self.repeated else None, *first)
+        kind = "unrolled" if plan.in_registers and _is_short(s) else s.kind
+        loop = s.replace(kind=kind, annotations={**s.annotations, LAG: plan.lag} if plan.lag else s.annotations)
+        carried = self._carried(plan)
+        if carried is None:
+            use = plan.now(seq(*[self.stmt(part) for part in plan.use]), s.var)
+            return seq(*start, loop.replace(body=seq(*ready, *fetch, use)))
+        inner, own = carried
+        load, use = (seq(*[self.stmt(part) for part in parts]) for parts in (own.fill, own.use))
+        zero, one, last = index_expr(0), index_expr(1), sub(inner.extent, index_expr(1))
+        turn = seq(own.at(load, inner, add(inner.var, one), self.names), own.now(use, inner.var))
+        turns = inner.replace(extent=last, body=plan.now(turn, s.var))
+        begin, onward = (
+            plan.at(own.at(load, inner, zero, self.names), s, step, self.names) for step in (zero, add(s.var, one))
+        )
+        if (int_value(s.extent) or 0) < plan.stages:  # otherwise the last step loads what is there, and nobody uses it
+            onward = make_if(less(add(s.var, one), s.extent), onward)
+        body = seq(*fetch, turns, *ready, onward, own.at(use, inner, last, self.names))
+        made = seq(*start, *ready, begin, loop.replace(body=body))
+        for buffer in own.halves.values():
+            made = Allocate(buffer, made)
+        return made
+
+    def _carried(self, plan: Plan) -> tuple[For, Plan] | None:
+        """The loop that is all a step does, if its registers are to be loaded ahead across steps."""
+        (inner, *others), memory = plan.use, set()
+        while isinstance(inner, Allocate):
+            memory.add(inner.buffer)
+            inner = inner.body
+        if others or not isinstance(inner, For) or not inner.annotations.get(CARRIED) or inner not in self.plans:
+            return None
+        own, turns = self.plans[inner], int_value(inner.extent)
+        is_whole = turns is not None and turns % own.stages == 0  # a turn has the same registers in every step
+        is_apart = memory == set(own.halves) and not plan.halves.keys() & _union(map(buffers_read, own.use))
+        return (inner, own) if own.in_registers and own.stages == 2 and is_whole and is_apart else None
 
     def _first(self, plan: Plan, loop: For, fill: Stmt, at: int) -> Stmt | None:
         """A fill before the loop; none where the loop is shorter."""
         extent = int_value(loop.extent)
         if extent is not None and extent <= at and extent > 0:
             return None
-        made = Half(plan.halves, index_expr(at)).stmt(Copier(self.names, {loop.var: index_expr(at)}).stmt(fill))
+        made = plan.at(fill, loop, index_expr(at), self.names)
         return make_if(less(index_expr(at), loop.extent), made) if extent is None or extent == 0 else made
 
 
@@ -244,37 +288,3 @@ def _is_short(loop: For) -> bool:
 
 def _call(name: str, *arguments: int) -> Stmt:
     return Evaluate(Call(name, [index_expr(argument) for argument in arguments], INT32))
-
-
-def _shift(fill: Stmt, loop: For, ahead: Expr, names: Names) -> Stmt:
-    """The statements that fill, for the next iteration (the original ones, so that they keep their names)."""
-    return Copier(names, {loop.var: ahead}).stmt(fill)
-
-
-class Half(Mutator):
-    """Accesses of a doubled buffer name the half first."""
-
-    def __init__(self, halves: dict[Buffer, Buffer], half: Expr) -> None:
-        self.halves = halves
-        self.half = half
-
-    def visit_Load(self, e: Load) -> Expr:
-        """A load of a doubled buffer."""
-        indices = map_all(e.indices, self.expr)
-        made = self.halves.get(e.buffer)
-        if made is None:
-            return e if indices is e.indices else Load(e.buffer, indices)
-        return Load(made, (self.half, *indices))
-
-    def visit_Address(self, e: Address) -> Expr:
-        """An address in one."""
-        indices = map_all(e.indices, self.expr)
-        made = self.halves.get(e.buffer)
-        return Address(e.buffer, indices, e.mode) if made is None else Address(made, (self.half, *indices), e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        """A store to one."""
-        done = self.generic_stmt(s)
-        assert isinstance(done, Store)
-        made = self.halves.get(s.buffer)
-        return done if made is None else Store(made, (self.half, *done.indices), done.value, done.predicate)

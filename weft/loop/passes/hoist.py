@@ -86,9 +86,6 @@ class _Hoister(Mutator):
         self.names, self.sizes = names, sizes
         self.inside = _Inside()
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_Store(self, s: Store) -> Stmt:
         self.inside.written.add(s.buffer)
         for e in (*s.indices, s.value):

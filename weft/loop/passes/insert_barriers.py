@@ -84,9 +84,6 @@ class _Blocks(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if s.kind != "thread" or s.thread == "vthread" or _has_blocks(s.body):
             return self.generic_stmt(s)
@@ -194,9 +191,6 @@ class _AllocationRemover(Mutator):
     def __init__(self) -> None:
         self.moved: list[Buffer] = []
         self.in_thread = False
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         outer = self.in_thread
@@ -347,9 +341,6 @@ class _Walker(Mutator):
         self.single: frozenset[Expr] = frozenset()
         self.inserted = 0
         self.touched: dict[Stmt, dict[Buffer, tuple[bool, int]]] = {}
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     # ------------------------------------------------------------------------------------ what is accessed
 

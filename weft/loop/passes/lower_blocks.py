@@ -16,10 +16,8 @@ from __future__ import annotations
 from weft.core.errors import InternalError
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
-    Address,
     Buffer,
     Expr,
-    Load,
     Var,
     add,
     index_expr,
@@ -29,11 +27,10 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.simplify import simplify
-from weft.expr.visit import map_all
-from weft.loop.ir import Allocate, Block, For, Func, If, Seq, Stmt, Store
+from weft.loop.ir import Allocate, Block, For, Func, If, Seq, Stmt
 from weft.loop.regions import accessed_region
 from weft.loop.tree import ranges_of
-from weft.loop.visit import Mutator
+from weft.loop.visit import AccessMutator, Mutator
 
 SHARED_BY = {"global": ("blockIdx", "threadIdx", "vthread"), "shared": ("threadIdx", "vthread")}
 """Which threads see one instance of a buffer, by scope."""
@@ -145,13 +142,14 @@ class _Lower(Mutator):
         return body if is_true(s.predicate) else If(simplify(s.predicate, self.ranges), body)
 
 
-class _Accesses(Mutator):
+class _Accesses(AccessMutator):
     """The body of a block with axes replaced and accesses of placed buffers moved to their new origin."""
 
     def __init__(self, mapping: dict[Var, Expr], placed: dict[Buffer, Placement], ranges: Ranges) -> None:
         self.mapping, self.placed, self.ranges = mapping, placed, ranges
 
-    def _at(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """An access, from the new origin on."""
         placement = self.placed.get(buffer)
         if placement is None:
             return buffer, tuple(simplify(i, self.ranges) for i in indices)
@@ -160,19 +158,6 @@ class _Accesses(Mutator):
     def visit_Var(self, e: Var) -> Expr:
         """An axis becomes its binding."""
         return self.mapping.get(e, e)
-
-    def visit_Load(self, e: Load) -> Expr:
-        """A load."""
-        return Load(*self._at(e.buffer, map_all(e.indices, self.expr)))
-
-    def visit_Address(self, e: Address) -> Expr:
-        """An address."""
-        return Address(*self._at(e.buffer, map_all(e.indices, self.expr)), e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        """A store."""
-        predicate = None if s.predicate is None else self.expr(s.predicate)
-        return Store(*self._at(s.buffer, map_all(s.indices, self.expr)), self.expr(s.value), predicate)
 
     def visit_For(self, s: For) -> Stmt:
         """A loop inside a block's body."""

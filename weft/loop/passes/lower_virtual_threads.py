@@ -20,9 +20,9 @@ from __future__ import annotations
 from weft.core import model
 from weft.core.errors import TargetError
 from weft.expr.nodes import Address, Buffer, Expr, Load, Var, index_expr, int_value
-from weft.expr.visit import map_all, walk
+from weft.expr.visit import walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import Copier, Names, is_barrier, rename_repeated
+from weft.loop.passes.support import Copier, Names, Part, is_barrier, rename_repeated
 from weft.loop.visit import Mutator, child_exprs, substitute_stmt, walk_exprs, walk_stmts
 
 
@@ -37,9 +37,6 @@ def lower_virtual_threads(func: Func) -> Func:
 class _Lowering(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         body = self.stmt(s.body)
@@ -114,15 +111,12 @@ class _Interleaver(Mutator):
         self.variables, self.buffers = _touched(loop)
         self.expanded: dict[Buffer, Buffer] = {}
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def _differs(self, e: Expr) -> bool:
         return _depends(e, self.variables, self.buffers)
 
     def _copies(self, s: Stmt) -> Stmt:
         """A statement once for each virtual thread."""
-        renamed = _Expander(self.var, self.expanded).stmt(s)
+        renamed = Part(self.expanded, self.var).stmt(s)
         if self.count > model.WRITTEN_THREADS:
             var = Var(self.names.fresh(self.var.name))
             return For(var, self.count, Copier(self.names, {self.var: var}).stmt(renamed), "unrolled")
@@ -158,29 +152,3 @@ class _Interleaver(Mutator):
         made = s.buffer.replace(shape=(self.count, *s.buffer.shape), strides=None)
         self.expanded[s.buffer] = made
         return Allocate(made, self.stmt(s.body))
-
-
-class _Expander(Mutator):
-    """Accesses of a buffer that has one copy for each virtual thread name the copy first."""
-
-    def __init__(self, var: Var, expanded: dict[Buffer, Buffer]) -> None:
-        self.var = var
-        self.expanded = expanded
-
-    def visit_Load(self, e: Load) -> Expr:
-        indices = map_all(e.indices, self.expr)
-        made = self.expanded.get(e.buffer)
-        if made is None:
-            return e if indices is e.indices else Load(e.buffer, indices)
-        return Load(made, (self.var, *indices))
-
-    def visit_Address(self, e: Address) -> Expr:
-        indices = map_all(e.indices, self.expr)
-        made = self.expanded.get(e.buffer)
-        return Address(e.buffer, indices, e.mode) if made is None else Address(made, (self.var, *indices), e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        done = self.generic_stmt(s)
-        assert isinstance(done, Store)
-        made = self.expanded.get(s.buffer)
-        return done if made is None else Store(made, (self.var, *done.indices), done.value, done.predicate)

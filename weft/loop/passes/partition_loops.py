@@ -193,9 +193,6 @@ class _Partitioner(Mutator):
         self.ranges = known_of(func)
         self.edge = False
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         pieces = None
         if self.edge and s.kind == "unrolled" and self._ends_open(s):

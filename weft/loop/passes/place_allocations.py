@@ -12,7 +12,7 @@ fragments) stay. Runs on the lowered form, before barriers are inserted.
 
 from __future__ import annotations
 
-from weft.expr.nodes import Buffer, Expr
+from weft.expr.nodes import Buffer
 from weft.loop.ir import Allocate, For, Func, Stmt
 from weft.loop.visit import BufferReplacer, Mutator, walk_stmts
 
@@ -34,9 +34,6 @@ class _Placer(Mutator):
     def __init__(self) -> None:
         self.in_block = self.in_thread = False
         self.changed: dict[Buffer, Buffer] = {}
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         outer = self.in_block, self.in_thread

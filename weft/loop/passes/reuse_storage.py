@@ -46,9 +46,6 @@ class _Regions(Mutator):
         self.sizes = sizes
         self.read: dict[Expr, frozenset[Buffer]] = {}
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if s.kind not in ("parallel", "thread"):
             return self.generic_stmt(s)

@@ -62,9 +62,6 @@ class _Loops(Mutator):
     def __init__(self, func: Func) -> None:
         self.names = Names(func)
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         """A loop over tiles as two: for many elements, and for few."""
         tile = _tile_of(s)

@@ -21,10 +21,10 @@ from typing import Union
 from weft.core.dtypes import INDEX
 from weft.core.errors import TargetError
 from weft.expr.nodes import Address, Broadcast, Buffer, Expr, Load, Var, index_expr, int_value, maximum, product
-from weft.expr.visit import free_vars, map_all, walk
+from weft.expr.visit import free_vars, walk
 from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import Copier, Names
-from weft.loop.visit import BufferReplacer, Mutator, child_exprs, walk_stmts
+from weft.loop.visit import AccessMutator, BufferReplacer, child_exprs, walk_stmts
 
 TAGS = tuple(f"{group}.{dim}" for group in ("blockIdx", "threadIdx") for dim in "xyz")
 MOST_LAUNCHES = 1 << 16
@@ -241,7 +241,7 @@ def _extents(s: Stmt) -> tuple[tuple[Expr, Expr, Expr], tuple[int, int, int]]:
     return (sizes[0], sizes[1], sizes[2]), (x, y, z)
 
 
-class _Spiller(Mutator):
+class _Spiller(AccessMutator):
     """Moves large allocations of blocks and threads into workspaces: one part for each block (or thread)."""
 
     def __init__(
@@ -295,27 +295,11 @@ class _Spiller(Mutator):
             number = self.indices[tag] if number is None else number * index_expr(size) + self.indices[tag]
         return index_expr(0) if number is None else number
 
-    def _moved_index(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
-        made, offset = self.moved[buffer]
-        index = indices[0]
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """An access of what was moved."""
+        if buffer not in self.moved:
+            return buffer, indices
+        (made, offset), index = self.moved[buffer], indices[0]
         if index.dtype.lanes > 1:
             offset = Broadcast(offset, index.dtype.lanes)
         return made, (index + offset,)
-
-    def visit_Load(self, e: Load) -> Expr:
-        indices = map_all(e.indices, self.expr)
-        return Load(*self._moved_index(e.buffer, indices)) if e.buffer in self.moved else Load(e.buffer, indices)
-
-    def visit_Address(self, e: Address) -> Expr:
-        indices = map_all(e.indices, self.expr)
-        if e.buffer in self.moved:
-            return Address(*self._moved_index(e.buffer, indices), e.mode)
-        return Address(e.buffer, indices, e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        done = self.generic_stmt(s)
-        assert isinstance(done, Store)
-        if s.buffer not in self.moved:
-            return done
-        buffer, indices = self._moved_index(s.buffer, done.indices)
-        return Store(buffer, indices, done.value, done.predicate)

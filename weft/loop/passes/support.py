@@ -41,7 +41,7 @@ from weft.expr.nodes import (
 from weft.expr.structural import structural_equal
 from weft.expr.visit import map_all, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
-from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
+from weft.loop.visit import AccessMutator, child_exprs, walk_exprs, walk_stmts
 
 BARRIER = "barrier"
 """The name of the call that waits for every thread of a block."""
@@ -169,7 +169,7 @@ class Names:
         return name
 
 
-class Copier(Mutator):
+class Copier(AccessMutator):
     """A copy of a statement: variables replaced, and everything bound inside renamed so that it is bound once."""
 
     def __init__(self, names: Names, mapping: Mapping[Var, Expr] | None = None) -> None:
@@ -190,20 +190,9 @@ class Copier(Mutator):
         """A variable: what it is replaced by."""
         return self.variables.get(e, e)
 
-    def visit_Load(self, e: Load) -> Expr:
-        """A load, of the copied buffer if the buffer is allocated inside."""
-        indices, buffer = map_all(e.indices, self.expr), self.buffers.get(e.buffer, e.buffer)
-        return e if indices is e.indices and buffer is e.buffer else Load(buffer, indices)
-
-    def visit_Address(self, e: Address) -> Expr:
-        """An address, likewise."""
-        return Address(self.buffers.get(e.buffer, e.buffer), map_all(e.indices, self.expr), e.mode)
-
-    def visit_Store(self, s: Store) -> Stmt:
-        """A store, likewise."""
-        predicate = None if s.predicate is None else self.expr(s.predicate)
-        buffer = self.buffers.get(s.buffer, s.buffer)
-        return Store(buffer, map_all(s.indices, self.expr), self.expr(s.value), predicate)
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """An access of the copied buffer, if the buffer is allocated inside."""
+        return self.buffers.get(buffer, buffer), indices
 
     def visit_For(self, s: For) -> Stmt:
         """A loop under a fresh variable."""
@@ -221,6 +210,19 @@ class Copier(Mutator):
         shape = map_all(s.buffer.shape, self.expr)
         self.buffers[s.buffer] = s.buffer.replace(name=self.names.fresh(s.buffer.name), shape=shape)
         return Allocate(self.buffers[s.buffer], self.stmt(s.body))
+
+
+class Part(AccessMutator):
+    """Accesses of buffers that have several parts name the part first."""
+
+    def __init__(self, parts: Mapping[Buffer, Buffer], part: Expr) -> None:
+        self.parts = parts
+        self.part = part
+
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """An access of a part."""
+        made = self.parts.get(buffer)
+        return (buffer, indices) if made is None else (made, (self.part, *indices))
 
 
 def rename_repeated(func: Func) -> Func:

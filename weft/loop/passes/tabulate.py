@@ -45,9 +45,6 @@ class _Steps(Mutator):
     def __init__(self, names: Names) -> None:
         self.names = names
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if s.kind != "serial" or (int_value(s.extent) or model.LEAST_TABLE) < model.LEAST_TABLE:
             return self.generic_stmt(s)

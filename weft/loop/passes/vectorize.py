@@ -80,9 +80,6 @@ class _Vectorizer(Mutator):
         self.max_lanes = max_lanes
         self.flat = flat
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if s.kind != "vectorized":
             return self.generic_stmt(s)

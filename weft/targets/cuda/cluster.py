@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 
 from weft.core.dtypes import INDEX, INT32
-from weft.expr.nodes import Address, Buffer, Call, Cast, Expr, Load, Var, floordiv, floormod, index_expr, int_value, mul
-from weft.expr.visit import map_all, substitute
-from weft.loop.ir import CLUSTER_RANK, Allocate, Evaluate, For, Func, Let, Stmt, Store
+from weft.expr.nodes import Buffer, Call, Cast, Expr, Var, floordiv, floormod, index_expr, int_value, mul
+from weft.expr.visit import substitute
+from weft.loop.ir import CLUSTER_RANK, Allocate, Evaluate, For, Func, Let, Stmt
 from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.passes.support import Linear, Names, is_barrier, linear
-from weft.loop.visit import Mutator, walk_stmts
+from weft.loop.visit import AccessMutator, Mutator, walk_stmts
 from weft.targets.cuda import bulk
 
 RANK, CLUSTER = CLUSTER_RANK, "cluster"
@@ -38,9 +38,6 @@ def own_parts(func: Func) -> Func:
 class _Blocks(Mutator):
     def __init__(self, func: Func) -> None:
         self.names = Names(func)
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         inner = s.body
@@ -64,7 +61,7 @@ class _Wide(Mutator):
         return value if e.dtype.is_integer and value.dtype is INDEX else Cast(e.dtype, value)
 
 
-class _Parts(Mutator):
+class _Parts(AccessMutator):
     """Shared memory as one block has it; a barrier of threads is one of the whole cluster."""
 
     def __init__(self, rank: Var, many: int) -> None:
@@ -78,11 +75,6 @@ class _Parts(Mutator):
             self.known[s.var] = _Wide().expr(substitute(s.value, self.known))
         return self.generic_stmt(s)
 
-    def _own(self, indices: tuple[Expr, ...], part: int) -> list[Expr]:
-        (index,) = indices
-        form = linear(_Wide().expr(substitute(index, self.known)))
-        return [form.plus(Linear({self.rank: 1}, 0), -part).expr()]
-
     def visit_Allocate(self, s: Allocate) -> Stmt:
         if s.buffer.scope == "shared":
             part = math.prod(int_value(n) or 0 for n in s.buffer.shape) // self.many
@@ -94,24 +86,10 @@ class _Parts(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         return Evaluate(Call(bulk.MEET, (), INT32)) if is_barrier(s) else self.generic_stmt(s)
 
-    def visit_Load(self, e: Load) -> Expr:
-        indices = map_all(e.indices, self.expr)
-        made = self.parts.get(e.buffer)
-        return Load(e.buffer, indices) if made is None else Load(made[0], self._own(indices, made[1]))
-
-    def visit_Address(self, e: Address) -> Expr:
-        indices = map_all(e.indices, self.expr)
-        made = self.parts.get(e.buffer)
-        return (
-            Address(e.buffer, indices, e.mode)
-            if made is None
-            else Address(made[0], self._own(indices, made[1]), e.mode)
-        )
-
-    def visit_Store(self, s: Store) -> Stmt:
-        done = self.generic_stmt(s)
-        assert isinstance(done, Store)
-        made = self.parts.get(s.buffer)
-        if made is None:
-            return done
-        return Store(made[0], self._own(tuple(done.indices), made[1]), done.value, done.predicate)
+    def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
+        """An access of the part."""
+        if buffer not in self.parts:
+            return buffer, indices
+        (index,), (own, part) = indices, self.parts[buffer]
+        form = linear(_Wide().expr(substitute(index, self.known)))
+        return own, (form.plus(Linear({self.rank: 1}, 0), -part).expr(),)

@@ -48,9 +48,6 @@ class _Copies(Mutator):
     def __init__(self, names: set[str]) -> None:
         self.names = names
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_Store(self, s: Store) -> Stmt:
         """A store that is a copy."""
         if s.buffer.name not in self.names or s.buffer.scope != "shared" or s.predicate is not None:

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Buffer, Call, Expr
+from weft.expr.nodes import Buffer, Call
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import COMMIT
@@ -43,9 +43,6 @@ class _Kernels(Mutator):
 
     def __init__(self, constants: set[Buffer]) -> None:
         self.constants = constants
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         if not (s.thread or "").startswith("threadIdx"):
@@ -74,9 +71,6 @@ class _Take(Mutator):
         self.first: list[Stmt] = []
         self.filled: set[Buffer] = set()
         self.memory: list[Buffer] = []
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_Seq(self, s: Seq) -> Stmt:
         for at, loop in enumerate(s.stmts):

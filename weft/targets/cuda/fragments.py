@@ -330,9 +330,6 @@ def skip_masks(func: Func) -> Func:
 
 
 class _Masks(Mutator):
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         """A loop over the rows of a tile that stores to it."""
         inner = s.body

@@ -95,9 +95,6 @@ class _Kernels(Mutator):
     def __init__(self, warp: int, blocks: int) -> None:
         self.warp, self.blocks = warp, blocks
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         """The outermost loop of a launch."""
         if s.kind != "thread":

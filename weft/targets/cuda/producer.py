@@ -68,9 +68,9 @@ from weft.expr.nodes import (
 )
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.double_buffer import LAG, Half, Plan, lift, plan_of
+from weft.loop.passes.double_buffer import LAG, Plan, lift, plan_of
 from weft.loop.passes.insert_barriers import barrier
-from weft.loop.passes.support import Copier, Names, buffers_written, is_barrier, make_if, rename_repeated
+from weft.loop.passes.support import Copier, Names, Part, buffers_written, is_barrier, make_if, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import bulk
 from weft.targets.cuda.cluster import RANK
@@ -97,9 +97,6 @@ class _Kernels(Mutator):
     def run(self) -> Func:
         """The whole program."""
         return self.func(self.source)
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def visit_For(self, s: For) -> Stmt:
         if s.kind != "thread":
@@ -355,7 +352,7 @@ class _Kernel:
 
         before = sub(step, index_expr(1))
         wait = bulk.call(bulk.WAIT, self._at(self.full, self._stage(step)), self._parity(step, 0))
-        done = Half(self.halves, self._stage(step)).stmt(seq(*plan.use))
+        done = Part(self.halves, self._stage(step)).stmt(seq(*plan.use))
         last = substitute(step, {loop.var: sub(loop.extent, index_expr(1))})
         if loop.annotations.get("pipeline_lag"):
             body = seq(wait, done, make_if(less(index_expr(0), loop.var), give_back(before)))
@@ -411,9 +408,6 @@ class _Replace(Mutator):
             return self.generic_stmt(s)
         after = s.stmts[at + 1 :]
         return seq(*s.stmts[:at], self.stmt(s.stmts[at]), If(self.test, seq(*after)) if after else None)
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def stmt(self, s: Stmt) -> Stmt:
         return self.new if s is self.old else super().stmt(s)

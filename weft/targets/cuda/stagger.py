@@ -41,9 +41,6 @@ class _Stagger(Mutator):
     def __init__(self, func: Func) -> None:
         self.names = Names(func)
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if not _is_marked(s):
             return self.generic_stmt(s)
@@ -114,9 +111,6 @@ class _Instead(Mutator):
 
     def __init__(self, gone: Stmt, made: Stmt) -> None:
         self.gone, self.made = gone, made
-
-    def expr(self, e: Expr) -> Expr:
-        return e
 
     def stmt(self, s: Stmt) -> Stmt:
         return self.made if s is self.gone else super().stmt(s)

@@ -336,9 +336,6 @@ class _Overlap(Mutator):
     def __init__(self) -> None:
         self.pending = 0
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if is_barrier(s):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
@@ -384,9 +381,6 @@ class _Promote(Mutator):
         self.loop: For | None = None
         self.parts: dict[Buffer, Buffer] = {}
 
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_For(self, s: For) -> Stmt:
         if not s.annotations.get(LAG) or (int_value(s.extent) or 0) <= fit.PROMOTED:
             return self.generic_stmt(s)
@@ -430,9 +424,6 @@ def begin_products(func: Func) -> Func:
 
 
 class _Begin(Mutator):
-    def expr(self, e: Expr) -> Expr:
-        return e
-
     def visit_Seq(self, s: Seq) -> Stmt:
         """Sums that are set to zero right before the products."""
         stmts = list(s.stmts)

@@ -189,8 +189,16 @@ PRODUCT_THREADS = 256
 """Threads of a block of a product in registers, at most."""
 PART_STEPS, PART_BLOCKS = 4, 8
 """Steps of k that each part of split-K has at least, and blocks of a multiprocessor that it may make."""
-LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, (8, 2), 2
-"""Accumulators of a thread, at least; a tile so long and so narrow loads too much; warps of a block, at least."""
+LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, 4, 2
+"""Accumulators of a thread, at least; a tile so many times as long as high loads too much; least warps of a block."""
+WRITTEN_STEP, WIDE_WARPS = 2048, 4
+"""Products of a thread in a step, which are written out: with 4096 of them, 4096³ took 1.033 times as long. Warps of a
+block whose threads have twice as many sums as `LARGE_TILE`, at least: one for each scheduler of a multiprocessor."""
+ALONE_STEP = 90
+"""Cycles at the barrier of a step where no other block works meanwhile: with 16 × 8 sums of a thread, blocks of 256
+threads took 0.3 to 2.5 % longer than two of 128 each for five products (steps of about 6,000 cycles), as long or up to
+2 % less for two others. Of 45 products 14 get such tiles: 0.975 to 1.08 of the speed before, 1.024 on average; of seven
+that this was not set by, 1.034."""
 BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 8

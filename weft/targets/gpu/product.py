@@ -24,6 +24,7 @@ import numpy as np
 from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
+from weft.loop.passes.double_buffer import CARRIED
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of
@@ -33,10 +34,10 @@ from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat
 
 KNOBS: dict[str, tuple[int, ...]] = {
-    "tile_x": (16, 32, 64, 128),
+    "tile_x": (16, 32, 64, 128, 256),
     "tile_y": (8, 16, 32, 64, 128),
     "tile_k": (8, 16, 32),
-    "each_x": (8, 4, 2),
+    "each_x": (8, 4, 2, 16),
     "each_y": (8, 4, 2),
     "parts": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     "stages": (1, 3),
@@ -314,12 +315,16 @@ class RegisterTiles(Tiles):
         alone, staged = KNOBS["stages"]
         stages = np.where(machine.has_async_copy & (steps >= staged), staged, alone)
         shared = c["stages"] * c["tile_k"] * (c["tile_x"] + c["tile_y"] + 16) * self.bytes
+        is_wide = (c["stages"] > alone) & (threads >= model.WIDE_WARPS * machine.warp) & (not self.product.k_last[0])
         return (
             (c["tile_x"] <= model.BEYOND * self.x)
             & (c["tile_y"] <= model.BEYOND * self.y)
             & ((c["tile_k"] <= self.k) | (c["tile_k"] == KNOBS["tile_k"][0]))
             & (each_x * each_y >= model.LEAST_TILE)
-            & ((each_x < model.FLAT_TILE[0]) | (each_y > model.FLAT_TILE[1]))
+            & (each_x < model.FLAT_TILE * each_y)
+            & ((each_x == KNOBS["each_x"][-1]) == (c["tile_x"] == KNOBS["tile_x"][-1]))
+            & ((each_x * each_y <= model.LARGE_TILE) | is_wide)
+            & (each_x * each_y * c["tile_k"] <= model.WRITTEN_STEP)
             & (threads >= model.LEAST_WARPS * machine.warp)
             & (threads <= min(model.PRODUCT_THREADS, machine.block_threads))
             & (c["stages"] == stages)
@@ -333,10 +338,13 @@ class RegisterTiles(Tiles):
         tile_k, each_x, each_y, parts = c["tile_k"], c["each_x"], c["each_y"], c["parts"]
         threads, columns = self._threads(c), c["tile_x"] // each_x
         steps = ceildiv(self.k, tile_k * parts)
-        registers = np.minimum(model.MOST_REGISTERS, each_x * each_y + 2 * (each_x + each_y) + fit.registers)
         shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
         blocks = self.blocks(c["tile_y"], c["tile_x"])
-        rounds, resident, together = self.rounds(blocks, parts, threads, registers, shared)
+        rounds, resident, together = self.rounds(blocks, parts, threads, self._registers(c), shared)
+        is_alone = (
+            each_x * each_y > model.LARGE_TILE
+        )  # a block of few warps with much to do takes as long beside others
+        rounds = np.where(is_alone, ceildiv(rounds, resident) * resident, rounds)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
         loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
@@ -346,12 +354,20 @@ class RegisterTiles(Tiles):
         waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
         busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
         warps = threads / model.BANKS * together
-        busy = busy / np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power)
+        busy = busy / np.where(is_alone, 1.0, np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power))
+        busy = busy + is_alone * (resident == 1) * model.ALONE_STEP
         waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
         chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
         alone = steps * np.maximum(chain, waits) + fit.start
         cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
         return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
+
+    def _registers(self, c: Columns) -> Any:
+        """Registers of a thread: as many again as large tiles have sums."""
+        each_x, each_y, fit = c["each_x"], c["each_y"], model.model_of(self.machine)
+        few = each_x * each_y + 2 * (each_x + each_y) + fit.registers
+        is_large = (c["stages"] > 1) & (each_x * each_y >= model.LARGE_TILE)
+        return np.minimum(model.MOST_REGISTERS, np.where(is_large, 2 * each_x * each_y, few))
 
     def _threads(self, c: Columns) -> Any:
         return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
@@ -359,8 +375,7 @@ class RegisterTiles(Tiles):
     def take(self, point: Point) -> None:
         """A tile, as the knobs say it. Copies beside the threads turn an operand along k for a large register tile."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
-        is_turned = point["stages"] > 1 and point["each_x"] * point["each_y"] >= model.LARGE_TILE
-        self.turned = self.product.k_last if is_turned else (0, 0)
+        self.turned = self.product.k_last if self._is_large() else (0, 0)
 
     @property
     def k_last(self) -> tuple[int, int]:
@@ -384,6 +399,11 @@ class RegisterTiles(Tiles):
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         self._blocks(final, batch, block_y, block_x)
+        if self._is_large():  # more registers would leave room for fewer blocks
+            c = {knob: np.asarray(number) for knob, number in self.point.items()}
+            shared = self.point["stages"] * self.tile[2] * sum(self.tile[:2]) * self.bytes
+            held = model.resident_blocks(self.machine, self._threads(c), self._registers(c), shared)
+            final.annotate("resident", int(held), block_x)
         if self._has_square_warps():
             (warp_y, thread_y), (warp_x, thread_x) = (
                 final.split(loop, factor=size) for loop, size in zip((thread_y, thread_x), model.WARP_SQUARE)
@@ -412,13 +432,16 @@ class RegisterTiles(Tiles):
         outer, inner = total.split(k, factor=point["tile_k"])
         group, inner = total.split(inner, factor=model.FLOATS if any(self.k_last) else 1)
         nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
+        if self._is_large():  # what the next k takes is loaded while this one is multiplied
+            total.annotate("pipeline_stages", 2, group)
+            total.annotate(CARRIED, True, group)
         for name, side, k_last, turned in zip((self.x_stage, self.y_stage), "xy", self.k_last, self.turned):
             lanes = self._fetch(total, name, outer, point["tile_k" if k_last else f"tile_{side}"])
             if k_last or turned:
                 start = max(model.FLOATS, lanes)  # rows begin where a fetch may
                 s[name].storage_align(1, 2 * start, start)
             registers = s.cache_read(name, "local", [total.name])
-            registers.compute_at(total, group if k_last else inner)
+            registers.compute_at(total, group if k_last or self._is_large() else inner)
             nest.load_tile(registers)
         nest.fetch_ahead(total, outer, point["stages"])
 
@@ -437,12 +460,15 @@ class RegisterTiles(Tiles):
             self.point["tile_x"] // self.point["each_x"],
         )
 
+    def _is_large(self) -> bool:
+        """Whether a thread has many sums, and steps are fetched ahead."""
+        return self.point["stages"] > 1 and self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
+
     def _has_square_warps(self) -> bool:
         """Whether the threads of a warp are as many rows and columns as read the least from shared memory."""
         high, wide = model.WARP_SQUARE
         rows, columns = self._rows_and_columns()
-        is_large = self.point["stages"] > 1 and self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
-        return is_large and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
+        return self._is_large() and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
