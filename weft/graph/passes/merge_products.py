@@ -10,13 +10,18 @@ a head reads it where it lies:
 
     %h = Reshape(%q, [.., 12, 64]), …   ->      %h, … = Split(Reshape(%m, [.., 36, 64]), axis = -2)
 
+Where elementwise work brings two such products of few rows together again (the gate of a hidden layer), their columns
+take turns, so that whoever computes neighbours has what goes together, and the work is its epilogue (`fuse`):
+
+    %m = MatMul(%x, const [a0 b0 a1 b1 …]);     Mul(Swish(%m[…, 0::2]), %m[…, 1::2])
+
 A machine gets one larger kernel instead of several, and reads x once. Elementwise work on the parts is an epilogue of
 none of them any more. Whether that is worth it, a callback says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +37,8 @@ from weft.graph.shapes import product, same_shape, times
 Worth = Callable[[int, int, Sequence[int], bool], bool]
 """For rows (0: an open number), elements of a row, columns of each matrix: whether to merge. The last one says whether
 elementwise work on the parts would have been epilogues."""
+Streams = Callable[[int, int], bool]
+"""For rows and elements of a row: whether columns that take turns are read at once."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,12 @@ class _Part:
     """Add, or Mul."""
 
 
-def merge_products(graph: Graph, worth: Worth) -> Graph:
+def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -> Graph:
     """The graph with such products merged where that is worth it; the same object where there are none."""
-    merged: dict[Value, list[_Part]] = {}
+    merged: dict[Value, tuple[list[_Part], bool]] = {}
     gone: set[Value] = set()
-    readers = _readers(graph)
-    for parts in _groups(graph, readers):
+    readers, uses = _readers(graph), count_uses(graph)
+    for parts in _groups(graph, readers, uses):
         x = parts[0].node.inputs[0]
         assert x is not None
         rows = product(x.tensor.dims[:-1])
@@ -60,7 +67,8 @@ def merge_products(graph: Graph, worth: Worth) -> Graph:
         inner, columns = x.tensor.dims[-1], [part.columns for part in parts]
         if not worth(rows if isinstance(rows, int) else 0, int(inner), columns, shared):  # type: ignore[arg-type]
             continue
-        merged[parts[0].node.outputs[0]] = parts
+        turns = streams is not None and isinstance(rows, int) and streams(rows, int(inner))  # type: ignore[arg-type]
+        merged[parts[0].node.outputs[0]] = parts, turns and _meet(parts, readers, uses)
         gone.update(v for part in parts for v in (part.node.outputs[0], part.made))
     if not merged:
         return graph
@@ -69,8 +77,8 @@ def merge_products(graph: Graph, worth: Worth) -> Graph:
         """Products of one value with constant matrices are one product."""
         if scope.parent is not None or not node.outputs or node.outputs[0] not in gone:
             return None
-        parts = merged.get(node.outputs[0])
-        return [] if parts is None else _merge(parts, node, scope)
+        found = merged.get(node.outputs[0])
+        return [] if found is None else _merge(*found, node, scope)
 
     return _heads(rewritten(graph, rule))
 
@@ -87,12 +95,24 @@ def _is_epilogue(node: Node) -> bool:
     return operator_of(node).kind_of(node) == "elementwise"
 
 
+def _meet(parts: Sequence[_Part], readers: dict[Value, list[Node]], uses: Mapping[Value, int]) -> bool:
+    """Whether elementwise nodes, each the only reader of the one before, lead two plain products of a size together."""
+    ways = []
+    for part in parts:
+        value, way = part.made, set[Node]()
+        while uses[value] == len(read := readers.get(value, [])) == 1 and _is_epilogue(read[0]):
+            way.add(read[0])
+            value = read[0].outputs[0]
+        ways.append(way)
+    plain = all(part.node.op in ("MatMul", NAME) and part.columns == parts[0].columns for part in parts)
+    return plain and len(parts) == 2 and bool(ways[0] & ways[1])
+
+
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def _groups(graph: Graph, readers: dict[Value, list[Node]]) -> list[list[_Part]]:
+def _groups(graph: Graph, readers: dict[Value, list[Node]], uses: Mapping[Value, int]) -> list[list[_Part]]:
     """Products that may be merged, in the order of the graph; two at least in each list."""
-    uses = count_uses(graph)
     found: dict[Any, list[_Part]] = {}
     for node in graph.nodes:
         key = _key(node, graph)
@@ -155,14 +175,19 @@ def _with_bias(node: Node, columns: int, graph: Graph, readers: dict[Value, list
     return _Part(node, columns, array, add[0].outputs[0], add[0].op)
 
 
-def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
-    """The merged product, with its bias, and the Split that gives the parts."""
+def _merge(parts: Sequence[_Part], turns: bool, node: Node, scope: Scope) -> list[Node]:
+    """The merged product, with its bias, and the Split or, where columns take turns, the slices that give the parts."""
     name, x = node.outputs[0].name, node.inputs[0]
 
     def joined(at: int, axis: int | None) -> Value | None:
         arrays = [scope.constant(part.node.inputs[at]) for part in parts if len(part.node.inputs) > at]
         known = [array if axis is not None else array.reshape(-1) for array in arrays if array is not None]
-        return scope.new_constant(np.concatenate(known, axis or 0), f"{name}_merged") if known else None
+        return scope.new_constant(beside(known, axis or 0), f"{name}_merged") if known else None
+
+    def beside(arrays: Sequence[Array], axis: int) -> Array:
+        if not turns:
+            return np.concatenate(arrays, axis)
+        return np.stack(arrays, -1).reshape(*arrays[0].shape[:-1], -1)
 
     if node.op in ("MatMul", NAME):
         made = scope.make(node, node.op, [x, joined(1, 1)], node.domain)
@@ -177,7 +202,14 @@ def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
         made = scope.make(node, "MatMulNBits", inputs, node.domain, **attributes)
     biases = [part.bias for part in parts if part.bias is not None]
     if biases:
-        made = scope.make(node, parts[0].by, [made, scope.new_constant(np.concatenate(biases), f"{name}_bias")])
+        made = scope.make(node, parts[0].by, [made, scope.new_constant(beside(biases, 0), f"{name}_bias")])
+    if turns:
+        ends = [scope.new_constant(np.array([n]), f"{name}_turns") for n in (2**31 - 1, -1, len(parts))]
+        starts = [scope.new_constant(np.array([at]), f"{name}_turn") for at in range(len(parts))]
+        return [
+            Node("Slice", [made, start, *ends], [part.made], {}, node.name, node.origin)
+            for part, start in zip(parts, starts)
+        ]
     columns = np.array([part.columns for part in parts], np.int64)
     inputs = [made, scope.new_constant(columns, f"{name}_columns")]
     return [Node("Split", inputs, [part.made for part in parts], {"axis": -1}, node.name, node.origin)]
