@@ -146,12 +146,12 @@ def makers_of(unit: Unit) -> list[Facts]:
 def _in_turns(s: Schedule, reader: Facts) -> list[Facts]:
     """The reduction of one row of which a block, alone, takes so many neighbours at each of its elements, if any."""
     loads, last = [load for load in reader.loads if load.buffer not in s.func.buffers], reader.spatial[-1]
-    if len({load.buffer for load in loads}) != 1 or sole_reader(s.func, loads[0].buffer) is None:
+    makers = [b for b in blocks_in(s.func.body) if any(w.buffer is load.buffer for load in loads for w in b.writes)]
+    if len(makers) != 1 or sole_reader(s.func, loads[0].buffer) is None or extent(last) != reader.points:
         return []
-    (maker,) = (facts_of(b) for b in blocks_in(s.func.body) if any(w.buffer is loads[0].buffer for w in b.writes))
-    step, whole = maker.points // extent(last), extent(last) == reader.points and maker.is_reduction
-    fits = whole and maker.spatial and maker.points == extent(maker.spatial[-1]) == step * extent(last)
-    return [maker] if fits and step > 1 and all(reader.step(load, last.var) == step for load in loads) else []
+    maker, steps = facts_of(makers[0]), {reader.step(load, last.var) for load in loads}
+    fits = maker.is_reduction and bool(maker.spatial) and maker.points == extent(maker.spatial[-1]) > extent(last)
+    return [maker] if fits and steps == {maker.points / extent(last)} else []
 
 
 def _is_worth_sharing(facts: Facts, target: Target) -> bool:
@@ -663,11 +663,14 @@ def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
 
 
 def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
-    """What a product and its epilogue read beside its constants, as copies in each block: they wait for nothing."""
-    s, made = found.unit.schedule, list[Facts]()
+    """What a product reads beside its constants, as copies in each block: its loop waits for nothing.
+
+    So is what its epilogue takes from other kernels, which would wait behind the weights of the next one.
+    """
+    s, constants, made = found.unit.schedule, found.unit.constants, list[Facts]()
     main = main_load(facts_of(sums.block))
-    for name in dict.fromkeys((sums.name, found.unit.facts.block.name)):
+    for name, known in ((sums.name, ()), (found.unit.facts.block.name, constants)):
         for buffer in dict.fromkeys(load.buffer for load in facts_of(block_named(s, name)).loads):
-            if buffer.scope == "global" and main is not None and buffer is not main.buffer:
+            if buffer.scope == "global" and main is not None and buffer is not main.buffer and buffer not in known:
                 made.append(facts_of(s.cache_read(buffer, "shared", [name]).block))
     return made
