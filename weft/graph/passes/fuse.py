@@ -199,17 +199,10 @@ class _Fusion:
         made, ends = self.outputs(product.nodes), self.outputs(draft.nodes)
         if product.anchor is None or not self.is_streamed(product.anchor) or len(made) > 1 or len(ends) > 1:
             return False
-        whole, dims = made[0].tensor.dims, ends[0].tensor.dims
-        if not same_shape(whole[:-1], dims[:-1]) or not all(isinstance(n, int) and n for n in (whole[-1], dims[-1])):
-            return False
-        wanted = [[-1], [int(whole[-1]) // int(dims[-1])]]  # type: ignore[arg-type]
-        return all(
-            one in draft.nodes
-            and one.op == "Slice"
-            and [v in self.graph.constants and self.graph.constants[v].tolist() for v in one.inputs[3:]] == wanted
-            and same_shape(one.outputs[0].tensor.dims, dims)
-            for one in self.consumers.get(made[0], ())
-        )
+        wanted, constants = [[-1], [_size(made[0]) // max(1, _size(ends[0]))]], self.graph.constants
+        steps = [[v in constants and constants[v].tolist() for v in one.inputs[3:]] for one in self.consumers[made[0]]]
+        inside = all(one in draft.nodes and one.op == "Slice" for one in self.consumers[made[0]])
+        return inside and all(step == wanted for step in steps)
 
     def is_streamed(self, node: Node) -> bool:
         """Whether a node is a product of so few rows with constants that a target reads these once, in every block."""

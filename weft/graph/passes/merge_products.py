@@ -10,8 +10,8 @@ a head reads it where it lies:
 
     %h = Reshape(%q, [.., 12, 64]), …   ->      %h, … = Split(Reshape(%m, [.., 36, 64]), axis = -2)
 
-Where elementwise work brings two such products of few rows together again (the gate of a hidden layer), their columns
-take turns, so that whoever computes neighbours has what goes together, and the work is its epilogue (`fuse`):
+Of two such products of few rows that elementwise work reads (the gate of a hidden layer), the columns take turns: who
+computes neighbours has what goes together, and the work is its epilogue (`fuse`):
 
     %m = MatMul(%x, const [a0 b0 a1 b1 …]);     Mul(Swish(%m[…, 0::2]), %m[…, 1::2])
 
@@ -21,7 +21,7 @@ none of them any more. Whether that is worth it, a callback says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ Worth = Callable[[int, int, Sequence[int], bool], bool]
 """For rows (0: an open number), elements of a row, columns of each matrix: whether to merge. The last one says whether
 elementwise work on the parts would have been epilogues."""
 Streams = Callable[[int, int], bool]
-"""For rows and elements of a row: whether columns that take turns are read at once."""
+"""For rows and elements of a row: whether a product takes columns that take turns together."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -
     """The graph with such products merged where that is worth it; the same object where there are none."""
     merged: dict[Value, tuple[list[_Part], bool]] = {}
     gone: set[Value] = set()
-    readers, uses = _readers(graph), count_uses(graph)
-    for parts in _groups(graph, readers, uses):
+    readers = graph.consumers()
+    for parts in _groups(graph, readers):
         x = parts[0].node.inputs[0]
         assert x is not None
         rows = product(x.tensor.dims[:-1])
@@ -67,8 +67,8 @@ def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -
         inner, columns = x.tensor.dims[-1], [part.columns for part in parts]
         if not worth(rows if isinstance(rows, int) else 0, int(inner), columns, shared):  # type: ignore[arg-type]
             continue
-        turns = streams is not None and isinstance(rows, int) and streams(rows, int(inner))  # type: ignore[arg-type]
-        merged[parts[0].node.outputs[0]] = parts, turns and _meet(parts, readers, uses)
+        few = streams is not None and isinstance(rows, int) and streams(rows, int(inner))  # type: ignore[arg-type]
+        merged[parts[0].node.outputs[0]] = parts, few and shared and len(parts) == 2 and columns[0] == columns[1]
         gone.update(v for part in parts for v in (part.node.outputs[0], part.made))
     if not merged:
         return graph
@@ -83,36 +83,16 @@ def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -
     return _heads(rewritten(graph, rule))
 
 
-def _readers(graph: Graph) -> dict[Value, list[Node]]:
-    found: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        for value in {v for v in node.inputs if v is not None}:
-            found.setdefault(value, []).append(node)
-    return found
-
-
 def _is_epilogue(node: Node) -> bool:
     return operator_of(node).kind_of(node) == "elementwise"
-
-
-def _meet(parts: Sequence[_Part], readers: dict[Value, list[Node]], uses: Mapping[Value, int]) -> bool:
-    """Whether elementwise nodes, each the only reader of the one before, lead two plain products of a size together."""
-    ways = []
-    for part in parts:
-        value, way = part.made, set[Node]()
-        while uses[value] == len(read := readers.get(value, [])) == 1 and _is_epilogue(read[0]):
-            way.add(read[0])
-            value = read[0].outputs[0]
-        ways.append(way)
-    plain = all(part.node.op in ("MatMul", NAME) and part.columns == parts[0].columns for part in parts)
-    return plain and len(parts) == 2 and bool(ways[0] & ways[1])
 
 
 # ------------------------------------------------------------------------------------------------------------- products
 
 
-def _groups(graph: Graph, readers: dict[Value, list[Node]], uses: Mapping[Value, int]) -> list[list[_Part]]:
+def _groups(graph: Graph, readers: dict[Value, list[Node]]) -> list[list[_Part]]:
     """Products that may be merged, in the order of the graph; two at least in each list."""
+    uses = count_uses(graph)
     found: dict[Any, list[_Part]] = {}
     for node in graph.nodes:
         key = _key(node, graph)
@@ -180,14 +160,19 @@ def _merge(parts: Sequence[_Part], turns: bool, node: Node, scope: Scope) -> lis
     name, x = node.outputs[0].name, node.inputs[0]
 
     def joined(at: int, axis: int | None) -> Value | None:
+        """An input of all parts; one without an axis is flat, so many numbers for each column."""
         arrays = [scope.constant(part.node.inputs[at]) for part in parts if len(part.node.inputs) > at]
-        known = [array if axis is not None else array.reshape(-1) for array in arrays if array is not None]
-        return scope.new_constant(beside(known, axis or 0), f"{name}_merged") if known else None
+        known = [array for array in arrays if array is not None]
+        if known and axis is None:
+            made = beside([array.reshape(part.columns, -1) for array, part in zip(known, parts)], 0).reshape(-1)
+        elif known:
+            made = beside(known, axis or 0)
+        return scope.new_constant(made, f"{name}_merged") if known else None
 
     def beside(arrays: Sequence[Array], axis: int) -> Array:
-        if not turns:
-            return np.concatenate(arrays, axis)
-        return np.stack(arrays, -1).reshape(*arrays[0].shape[:-1], -1)
+        shape = arrays[0].shape
+        turned = np.stack(arrays, axis + 1) if turns else np.concatenate(arrays, axis)
+        return turned.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
     if node.op in ("MatMul", NAME):
         made = scope.make(node, node.op, [x, joined(1, 1)], node.domain)
@@ -220,7 +205,7 @@ def _merge(parts: Sequence[_Part], turns: bool, node: Node, scope: Scope) -> lis
 
 def _heads(graph: Graph) -> Graph:
     """The graph with parts cut into heads before they are split off, where all of them are."""
-    readers, uses = _readers(graph), count_uses(graph)
+    readers, uses = graph.consumers(), count_uses(graph)
     moved: dict[Value, tuple[list[Node], int]] = {}
     gone: set[Value] = set()
     for node in graph.nodes:
