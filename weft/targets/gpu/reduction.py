@@ -81,7 +81,7 @@ class Found:
     @property
     def step(self) -> int:
         """How many neighbours of the reduction an element of the block takes: several, where they take turns."""
-        return self.facts.points // self.unit.facts.points
+        return max(1, self.facts.points // self.unit.facts.points)
 
     def attach(self, bind: Callable[[Stage, Var], Var], scope: str) -> Stage:
         """Binds the loops of the block that stores; gives the reduction, inside the innermost of what was bound."""
@@ -116,7 +116,7 @@ class Found:
                 apply(point)
 
         together = self.before() if self.is_alone else [self.facts, *self.before()]
-        lanes, parts = powers(rule["lanes"]), sorted({1, rule["parts"]})
+        lanes, parts = [n for n in powers(rule["lanes"]) if n % self.step == 0], sorted({1, rule["parts"]})
         return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, lanes=lanes, parts=parts, **some)
 
 
