@@ -377,20 +377,14 @@ class _Fusion:
 
     def is_copy(self, group: Group) -> bool:
         node = group.nodes[0]
-        return (
-            len(group.nodes) == 1
-            and group.kind == "injective"
-            and has(node, "slices")
-            and not any(v in self.wanted for v in group.outputs)
-        )
+        alone = len(group.nodes) == 1 and group.kind == "injective"
+        return alone and has(node, "slices") and not any(v in self.wanted for v in group.outputs)
 
     def takes_copy(self, group: Group, copy: Group) -> bool:
         if group.kind not in ("injective", "reduction", "complex") or group.is_view:
             return False
-        if (
-            len(group.nodes) >= self.most_nodes
-            or len(self.inputs([*copy.nodes, *group.nodes])) > model.MOST_FUSED_INPUTS
-        ):
+        many = len(self.inputs([*copy.nodes, *group.nodes])) > model.MOST_FUSED_INPUTS
+        if many or len(group.nodes) >= self.most_nodes:
             return False
         made = set(copy.outputs)
         # A convolution or a window reads an element many times: better from memory.

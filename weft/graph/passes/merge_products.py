@@ -63,7 +63,8 @@ def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -
         x = parts[0].node.inputs[0]
         assert x is not None
         rows = product(x.tensor.dims[:-1])
-        shared = any(_is_epilogue(reader) for part in parts for reader in readers.get(part.made, ()))
+        after = [reader for part in parts for reader in readers.get(part.made, ())]
+        shared = any(operator_of(reader).kind_of(reader) == "elementwise" for reader in after)
         inner, columns = x.tensor.dims[-1], [part.columns for part in parts]
         if not worth(rows if isinstance(rows, int) else 0, int(inner), columns, shared):  # type: ignore[arg-type]
             continue
@@ -81,10 +82,6 @@ def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -
         return [] if found is None else _merge(*found, node, scope)
 
     return _heads(rewritten(graph, rule))
-
-
-def _is_epilogue(node: Node) -> bool:
-    return operator_of(node).kind_of(node) == "elementwise"
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -205,22 +202,7 @@ def _merge(parts: Sequence[_Part], turns: bool, node: Node, scope: Scope) -> lis
 
 def _heads(graph: Graph) -> Graph:
     """The graph with parts cut into heads before they are split off, where all of them are."""
-    readers, uses = graph.consumers(), count_uses(graph)
-    moved: dict[Value, tuple[list[Node], int]] = {}
-    gone: set[Value] = set()
-    for node in graph.nodes:
-        if node.op != "Split" or node.domain or node.attributes.get("axis") != -1:
-            continue
-        cuts = [readers.get(value, []) if uses[value] == 1 else [] for value in node.outputs]
-        if not all(len(cut) == 1 and cut[0].op == "Reshape" and not cut[0].domain for cut in cuts):
-            continue
-        reshapes = [cut[0] for cut in cuts]
-        axis = _common_axis(node, reshapes, graph)
-        if axis is not None:
-            moved[node.outputs[0]] = reshapes, axis
-            gone.update(cut.outputs[0] for cut in reshapes)
-    if not moved:
-        return graph
+    readers, uses, gone = graph.consumers(), count_uses(graph), set[Value]()
 
     def rule(node: Node, scope: Scope) -> Replacement:
         """Columns are cut into heads before they are split."""
@@ -228,10 +210,14 @@ def _heads(graph: Graph) -> Graph:
             return None
         if node.outputs[0] in gone:
             return []
-        found = moved.get(node.outputs[0])
-        if found is None:
+        if node.op != "Split" or node.domain or node.attributes.get("axis") != -1:
             return None
-        reshapes, axis = found
+        reshapes = [cut for v in node.outputs if uses[v] == 1 for cut in readers.get(v, ())]
+        reshapes = [cut for cut in reshapes if cut.op == "Reshape" and not cut.domain]
+        axis = _common_axis(node, reshapes, graph) if len(reshapes) == len(node.outputs) else None
+        if axis is None:
+            return None
+        gone.update(cut.outputs[0] for cut in reshapes)
         shape = np.array(scope.constant(reshapes[0].inputs[1]))
         counts = np.array([int(cut.outputs[0].tensor.dims[axis]) for cut in reshapes], np.int64)  # type: ignore[arg-type]
         shape[axis] = counts.sum()

@@ -34,13 +34,8 @@ def dropout(node: Node, scope: Scope) -> Replacement:
 
 
 def _unchanged(node: Node) -> bool:
-    source = node.inputs[0]
-    return (
-        source is not None
-        and isinstance(source.type, TensorType)
-        and source.type.shape is not None
-        and same_type(source.type, node.outputs[0].type)
-    )
+    kind = None if node.inputs[0] is None else node.inputs[0].type
+    return isinstance(kind, TensorType) and kind.shape is not None and same_type(kind, node.outputs[0].type)
 
 
 def reshape(node: Node, scope: Scope) -> Replacement:
@@ -159,12 +154,11 @@ def slice_all(node: Node, scope: Scope) -> Replacement:
 
 def gather_rows(node: Node, scope: Scope) -> Replacement:
     """Gather(a norm of rows, some of these) -> the norm of these rows: the others are nobody's."""
-    norm, axis = scope.single(node.inputs[0], "LayerNormalization", "RMSNormalization"), node.attributes.get("axis", 0)
-    index = scope.constant(node.inputs[1])
+    norm, index = scope.single(node.inputs[0], "LayerNormalization", "RMSNormalization"), scope.constant(node.inputs[1])
     if norm is None or norm.inputs[0] is None or index is None or norm.inputs[0].tensor.shape is None:
         return None
     dims = norm.inputs[0].tensor.dims
-    axis, along = (int(at) % len(dims) for at in (axis, norm.attributes.get("axis", -1)))
+    axis, along = (int(at) % len(dims) for at in (node.attributes.get("axis", 0), norm.attributes.get("axis", -1)))
     if along != len(dims) - 1 or axis == along or not isinstance(dims[axis], int) or index.size > int(str(dims[axis])):
         return None
     rows = scope.make(node, "Gather", [norm.inputs[0], node.inputs[1]], axis=axis)

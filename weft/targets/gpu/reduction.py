@@ -663,10 +663,7 @@ def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
 
 
 def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
-    """What a product reads beside its constants, as copies in each block: its loop waits for nothing.
-
-    So is what its epilogue takes from other kernels, which would wait behind the weights of the next one.
-    """
+    """What a product, and its epilogue, read of other kernels, as copies in each block: later they wait for nothing."""
     s, constants, made = found.unit.schedule, found.unit.constants, list[Facts]()
     main = main_load(facts_of(sums.block))
     for name, known in ((sums.name, ()), (found.unit.facts.block.name, constants)):
