@@ -159,6 +159,25 @@ def test_each_block_computes_the_row(before, n, k, dtype):
         assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
 
 
+@pytest.mark.parametrize("n, k, dtype", [(48, 256, "float32"), (128, 192, "bfloat16")])
+def test_columns_that_take_turns_are_one_epilogue(n, k, dtype):
+    """A gate and what goes through it are neighbours of the product; what is added comes before the sums."""
+    x, b, skip = te.placeholder((1, k), name="A"), te.placeholder((k, n), dtype, name="B"), te.placeholder((1, n // 2))
+    over = te.reduce_axis(k, "k")
+    c = te.compute((1, n), lambda i, j: te.sum(x[i, over] * b[over, j].astype("float32"), axis=over), name="C")
+    out = te.compute((1, n // 2), lambda i, j: te.tanh(c[i, j * 2]) * c[i, j * 2 + 1] + skip[i, j], name="out")
+
+    def reference(x, b, skip):
+        made = x @ b
+        return np.tanh(made[:, ::2]) * made[:, 1::2] + skip
+
+    schedule = check([x, b, skip], out, reference, ROOMY, constants=[b], tolerance=1e-3)
+    program = ROOMY.generate(ROOMY.lower(schedule.func))
+    assert len(program.kernels) == 2, "the copy that packs the weights, and the product"
+    body = program.source[program.source.rindex("__global__") :]
+    assert body.index(f"{skip.name}_shared") < body.index("wait_group"), "what is added is there before the sums"
+
+
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
 @pytest.mark.parametrize("n, k, dtype", [(1056, 512, "float32"), (768, 768, "bfloat16"), (3072, 256, "float16")])
 def test_constants_come_before_the_kernel_waits(n, k, dtype):

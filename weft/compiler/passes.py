@@ -107,7 +107,9 @@ def offload(graph: Graph, own: Callable[..., Graph], target: Target) -> Graph:
 
 
 PASSES: tuple[Pass, ...] = (
-    Pass(merge_products, lambda c, g: c.may.merged and (c.may.merged(c.target),)),
+    Pass(merge_products, lambda c, g: c.may.merged and (
+        c.may.merged(c.target), c.may.streams and c.may.streams(c.target),
+    )),
     Pass(turn_later, lambda c, g: c.last and (c.last | {"float32"} if c.narrow in c.last else c.last,), True),
     Pass(update_caches, lambda c, g: c.may.caches and (), True),
     Pass(update_heads, lambda c, g: c.may.caches and c.target.on_device and (), True),

@@ -1,7 +1,7 @@
 """Operators that write at places named by data: ScatterElements, ScatterND and the older Scatter.
 
 Compiled, the data is copied and the updates follow one after the other, so that places named twice need no care; a
-place outside the tensor is not written, and the call fails.
+place outside the tensor is not written, and the call fails. Along axes whose places no data names, updates do not meet.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weft.graph.ir import Array
 from weft.graph.opspec import Compute, Evaluate, Use, register
 from weft.graph.signature import OneOf, Points, Within
 from weft.loop.ir import For, Let, Stmt, Store, seq
+from weft.loop.passes.bind_independent import NAME as INDEPENDENT
 from weft.ops.elementwise_support import infer_same
 from weft.ops.indexing import counted, elements_at
 from weft.ops.movement_indices import axis_of, counted_index, output_type
@@ -58,12 +59,12 @@ def _nd(c: Evaluate, data: Array, indices: Array, updates: Array) -> Array:
 # ------------------------------------------------------------------------------------------------------- compiled
 
 
-def nest(extents: Sequence[int], body: Callable[[list[Var]], Stmt], prefix: str = "i") -> Stmt:
-    """Loops over the extents around a body."""
+def nest(extents: Sequence[int], body: Callable[[list[Var]], Stmt], prefix: str = "i", but: int | None = None) -> Stmt:
+    """Loops over the extents around a body; independent `but` for one of them (-1: for none), where that is given."""
     variables = [Var(f"{prefix}{k}") for k in range(len(extents))]
     made = body(variables)
-    for variable, extent in reversed(list(zip(variables, extents))):
-        made = For(variable, extent, made)
+    for at, (variable, extent) in reversed(list(enumerate(zip(variables, extents)))):
+        made = For(variable, extent, made, annotations={} if but is None or but == at else {INDEPENDENT: True})
     return made
 
 
@@ -89,7 +90,7 @@ def _scatter(c: Compute, tensors: Sequence[te.Tensor], write: Callable[[te.Tenso
         return None  # nothing has an index there: the host says so
 
     def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
-        copy = nest(shape, lambda i: Store(made[0], i, given[0][tuple(i)]), "c")
+        copy = nest(shape, lambda i: Store(made[0], i, given[0][tuple(i)]), "c", -1)
         return seq(copy, write(made[0])) if 0 not in (*shape, *c.shape(1), *c.shape(2)) else copy
 
     return te.extern(shape, list(tensors), build, name="scatter", dtype=output_type(c))
@@ -108,7 +109,7 @@ def _elements_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: 
                 lambda at: _write(c, out, (*i[:axis], at[0], *i[axis + 1 :]), updates[tuple(i)]),
             )
 
-        return nest(c.shape(1), one, "u")
+        return nest(c.shape(1), one, "u", axis)
 
     return _scatter(c, (data, indices, updates), write)
 
@@ -123,7 +124,7 @@ def _nd_compute(c: Compute, data: te.Tensor, indices: te.Tensor, updates: te.Ten
             places = [(indices[(*i, k)], shape[k]) for k in range(count)]
             return _counted(
                 places,
-                lambda at: nest(shape[count:], lambda j: _write(c, out, (*at, *j), updates[(*i, *j)]), "s"),
+                lambda at: nest(shape[count:], lambda j: _write(c, out, (*at, *j), updates[(*i, *j)]), "s", -1),
             )
 
         return nest(c.shape(1)[:-1], one, "u")

@@ -79,7 +79,7 @@ def _compute(c: Compute, x: te.Tensor, indices: te.Tensor, output_shape: Any = N
             within = [a < size for a, size, whole in zip(at, shape, inner) if size < whole]
             return If(te.all(*within), store) if within else store
 
-        clear = nest(shape, lambda i: Store(made[0], i, te.const(0, x.dtype)), "c")
+        clear = nest(shape, lambda i: Store(made[0], i, te.const(0, x.dtype)), "c", -1)
         return seq(clear, nest(c.shape(0), one, "u"))
 
     return te.extern(shape, [x, indices], build, name="unpool", dtype=x.dtype)

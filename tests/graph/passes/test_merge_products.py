@@ -111,6 +111,54 @@ def test_a_machine_is_asked_with_what_it_needs():
     assert seen == [(7, 8, [4, 4], True)]
 
 
+def gated(kind="float32", rows=1, columns=(32, 32), act="Sigmoid", read=False, bias=False):
+    """A hidden layer with a gate; the gate may be read by others."""
+    b = Builder("gated")
+    x = b.input("x", (1, rows, 16))
+    if kind == "nbits":
+        codes = [quantize(b.random.standard_normal((n, 16)).astype(np.float32), 4, 16) for n in columns]
+        zeros = [b.random.integers(0, 16, (n, 1)).astype(np.uint8) for n in columns]
+        more = {"K": 16, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
+        gate, up = (
+            b.node("MatMulNBits", x, *(b.constant(a, "codes") for a in (*code, zero)), N=n, **more)
+            for code, zero, n in zip(codes, zeros, columns)
+        )
+    else:
+        gate, up = (b.node("MatMul", x, weights(b, 16, n, kind=kind)) for n in columns)
+    if bias:
+        gate, up = (b.node("Add", one, weights(b, n)) for one, n in zip((gate, up), columns))
+    made = b.node("Mul", b.node(act, gate), up if columns[0] == columns[1] else b.node("ReduceSum", up, b.ints(-1)))
+    return b.finish(b.node("MatMul", made, weights(b, columns[0], 8)), *[gate] * read)
+
+
+@pytest.mark.parametrize("kind,act,bias", [
+    ("float32", "Sigmoid", False), ("bfloat16", "Gelu", True), ("nbits", "Sigmoid", False),
+])  # fmt: skip
+@pytest.mark.parametrize("read", [False, True])
+def test_columns_that_meet_again_take_turns(kind, act, bias, read):
+    graph = gated(kind, act=act, bias=bias, read=read)
+    made = merge_products(graph, always, lambda rows, inner: rows == 1 and inner == 16)
+    product = "MatMulNBits" if kind == "nbits" else "MatMul"
+    assert operators(made) == [product, *["Add"] * bias, "Slice", "Slice", act, "Mul", "MatMul"]
+    check(made, random_inputs(graph))
+    feeds = random_inputs(graph)
+    for ours, wanted in zip(interpreted(made, feeds), interpreted(graph, feeds)):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("given", [{"rows": 3}, {"columns": (32, 16)}])
+def test_columns_that_do_not_meet_stay_beside_each_other(given):
+    made = merge_products(gated(**given), always, lambda rows, inner: rows == 1)
+    assert "Slice" not in operators(made) and "Split" in operators(made)
+
+
+def test_a_gate_is_the_epilogue_of_its_product():
+    """One kernel for both products and the gate, on a machine that streams weights; values as the interpreter has."""
+    module = weft.compile(gated("bfloat16"), target="cuda:sm_90a")
+    labels = [launch.kernel.label for launch in module.specializations[0].launches]
+    assert len(labels) == 2 and "slice" in labels[0], labels
+
+
 def test_open_rows():
     graph = parts(rows=Var("rows"))
     made = merge_products(graph, always)

@@ -98,6 +98,11 @@ class View:
     strides: tuple[Dim, ...]
     factor: float = 1.0
 
+    def along(self, order: Sequence[int]) -> View:
+        """The view with some of its axes, in an order."""
+        shape, strides = (tuple(part[at] for at in order) for part in (self.shape, self.strides))
+        return replace(self, shape=shape, strides=strides)
+
 
 def _whole_value(value: Value) -> View:
     shape = tuple(value.tensor.dims)
@@ -126,10 +131,8 @@ def _view_of(value: Value, scope: Scope) -> View:
     elif has(node, "reshapes"):
         found = _split_again(source, shape, scope) or _reshaped(_view_of(source, scope), shape)
     elif node.op == "Transpose":
-        before = _view_of(source, scope)
-        order = [int(n) for n in node.attributes.get("perm", reversed(range(len(before.shape))))]
-        sizes, strides = ([part[at] for at in order] for part in (before.shape, before.strides))
-        found = replace(before, shape=tuple(sizes), strides=tuple(strides))
+        order = [int(n) for n in node.attributes.get("perm", reversed(range(len(shape))))]
+        found = _view_of(source, scope).along(order)
     elif node.op == "Split":
         found = _part(node, value, _view_of(source, scope))
     elif node.op == "Slice":
@@ -149,15 +152,9 @@ def _scaled(node: Node, value: Value, scope: Scope) -> View:
     number = scope.scalar(b)
     if number is None and node.op == "Mul":
         a, number = b, scope.scalar(a)
-    if (
-        number is None
-        or a is None
-        or not same_type(a.type, value.type)
-        or scope.uses[value] != 1
-        or not math.isfinite(number)
-    ):
+    if number is None or a is None or scope.uses[value] != 1 or not same_type(a.type, value.type):
         return _whole_value(value)
-    if node.op == "Div" and number == 0:
+    if not math.isfinite(number) or node.op == "Div" and number == 0:
         return _whole_value(value)
     before = _view_of(a, scope)
     return replace(before, factor=before.factor * number if node.op == "Mul" else before.factor / number)
@@ -231,8 +228,7 @@ def _split_again(turned: Value, shape: tuple[Dim, ...], scope: Scope) -> View | 
         return None
     starts = {axis: sum(len(split[n]) for n in range(axis)) for axis in order}
     places = [starts[axis] + at for axis in order for at in range(len(split[axis]))]
-    made, strides = ([part[at] for at in places] for part in (view.shape, view.strides))
-    return _reshaped(replace(view, shape=tuple(made), strides=tuple(strides)), shape)
+    return _reshaped(view.along(places), shape)
 
 
 def _common_factors(sizes: Sequence[Dim], shape: Sequence[Dim]) -> list[list[Dim]] | None:
@@ -296,9 +292,8 @@ def _chosen(node: Node, view: View, scope: Scope) -> View | None:
     at, size, step = int(index), view.shape[axis], view.strides[axis]
     if not isinstance(size, int) or not isinstance(step, int) or not isinstance(view.offset, int):
         return None
-    shape, strides = ([n for place, n in enumerate(part) if place != axis] for part in (view.shape, view.strides))
-    offset = view.offset + (at + size if at < 0 else at) * step
-    return replace(view, offset=offset, shape=tuple(shape), strides=tuple(strides))
+    kept = [place for place in range(len(view.shape)) if place != axis]
+    return replace(view.along(kept), offset=view.offset + (at + size if at < 0 else at) * step)
 
 
 def _axes(source: Value) -> tuple[Dim, ...]:
@@ -423,11 +418,9 @@ def _whole(node: Node, scope: Scope, propose: Propose) -> Replacement:
     if softmax is None or value is None or not _is_plain(value) or not _is_plain(node.outputs[0]):
         return None
     found = _scores(softmax.inputs[0], scope, kind)
-    if (
-        found is None
-        or shares is None
-        or int(softmax.attributes.get("axis", -1)) not in (-1, len(shares.tensor.dims) - 1)
-    ):
+    if found is None or shares is None:
+        return None
+    if int(softmax.attributes.get("axis", -1)) not in (-1, len(shares.tensor.dims) - 1):
         return None
     query, key = found.product.inputs
     if query is None or key is None or not (_is_plain(query) and _is_plain(key)) or "output_dtype" in node.attributes:
@@ -527,10 +520,7 @@ def _in_heads(view: View, value: Value, heads: int) -> View | None:
     batch, length, width = view.shape
     size = _quotient(width, heads)
     found = None if size is None else _reshaped(view, (batch, length, heads, size))
-    if found is None:
-        return None
-    (b, m, h, d), (sb, sm, sh, sd) = found.shape, found.strides
-    return replace(found, shape=(b, h, m, d), strides=(sb, sh, sm, sd))
+    return None if found is None else found.along([0, 2, 1, 3])
 
 
 def _operator_attributes(
@@ -538,10 +528,7 @@ def _operator_attributes(
 ) -> dict[str, Any] | None:
     """The attributes for an Attention; heads of queries that share keys are neighbours, or queries of one head."""
     packed = len(node.outputs[0].tensor.dims) == 3
-    (batch, heads, queries, size), (_, key_heads, keys, _), value_size = (
-        *(v.shape for v in views[:2]),
-        views[2].shape[3],
-    )
+    (batch, heads, queries, size), (_, key_heads, keys, _), (*_, value_size) = (v.shape for v in views)
     if not all(isinstance(n, int) for n in (heads, key_heads, size)):
         return None
     shared, around = heads // key_heads, (batch, heads)
@@ -564,23 +551,16 @@ def _operator_attributes(
     extents = ((queries, size), (keys, size), (keys, value_size))
     owners = (around, *((batch, key_heads),) * 2)
     places = [_four(view, (*owner, *extent)) for view, owner, extent in zip(views, owners, extents)]
-    padded = propose(sizes, node.outputs[0].tensor.dtype) if all(places) and 0 not in sizes else None
-    if padded is None:
-        return None
     scale = node.attributes.get("scale")
-    steps = [("scale", float(scale) if scale is not None else size**-0.5)]
+    steps = [("scale", float(scale) if scale is not None else max(size, 1) ** -0.5)]
     if mask is not None:
         steps.append(("allow" if mask.tensor.dtype == "bool" else "add", 0.0))
     if lengths is not None:
         steps.append(("until", float(last)))
     elif is_causal or later is not None:
         steps.append(("causal", float(later or 0)))
-    return {
-        "sizes": _numbers(sizes), "query": places[0], "key": places[1], "value": places[2],
-        "steps": [step for step, _ in steps], "numbers": [number for _, number in steps],
-        "padded": [int(n) for n in padded], "heads_inside": int(packed), "empty_rows": 1,
-        **({"shared": shared} if shared > 1 else {}),
-    }  # fmt: skip
+    more = {"shared": shared} if shared > 1 else {}
+    return _proposed(node, sizes, places, steps, propose, heads_inside=int(packed), empty_rows=1, **more)
 
 
 def _attributes(
@@ -596,31 +576,30 @@ def _attributes(
     if not same_shape(scores[:-1], out[:-1]) or any(len(v.tensor.dims) > 4 for _, _, v in steps if v is not None):
         return None
     sizes: list[Any] = [batch, heads, queries, keys, query.shape[-1], out[-1]]
-    turned = replace(
-        key,
-        shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
-        strides=(*key.strides[:-2], key.strides[-1], key.strides[-2]),
-    )
+    turned = key.along([*range(len(key.shape) - 2), -1, -2])
     factor = query.factor * key.factor
     places = [
         _four(view, (batch, heads, n, size))
         for view, n, size in ((query, queries, sizes[4]), (turned, keys, sizes[4]), (value, keys, sizes[5]))
     ]
-    if any(place is None for place in places) or 0 in sizes:
+    if not math.isfinite(factor):
         return None
-    padded = propose(sizes, node.outputs[0].tensor.dtype)
-    if padded is None or not math.isfinite(factor):
+    named = [(step, number) for step, number, _ in steps]
+    return _proposed(node, sizes, places, [("scale", factor), *named] if factor != 1 else named, propose)
+
+
+def _proposed(
+    node: Node, sizes: list[Any], places: Sequence[Any], steps: Sequence[Any], propose: Propose, **more: Any
+) -> dict[str, Any] | None:
+    """The attributes of an attention of these sizes, if operands lie so that it takes them, and it is worth it."""
+    padded = propose(sizes, node.outputs[0].tensor.dtype) if all(places) and 0 not in sizes else None
+    if padded is None:
         return None
-    named = [("scale", factor, None), *steps] if factor != 1 else list(steps)
     return {
-        "sizes": _numbers(sizes), "query": places[0], "key": places[1], "value": places[2],
-        "steps": [step for step, _, _ in named], "numbers": [number for _, number, _ in named],
-        "padded": [int(n) for n in padded], "heads_inside": 0,
+        "sizes": [n if isinstance(n, int) else 0 for n in sizes], "query": places[0], "key": places[1],
+        "value": places[2], "steps": [step for step, _ in steps], "numbers": [number for _, number in steps],
+        "padded": [int(n) for n in padded], "heads_inside": 0, **more,
     }  # fmt: skip
-
-
-def _numbers(sizes: Sequence[Dim]) -> list[int]:
-    return [n if isinstance(n, int) else 0 for n in sizes]
 
 
 def _flat(source: Value, like: Node, scope: Scope) -> Value:

@@ -34,12 +34,10 @@ def _cached(node: Node, scope: Scope) -> Replacement:
     if not all(isinstance(kind, TensorType) and kind.is_static for kind in types):
         return None
     q, k, v = (x.tensor for x in (query, key, value))
-    if (
-        any(x.dtype != "float32" or x.rank != 4 or 0 in x.static for x in (q, k, v))
-        or q.static[2] > model.MOST_CACHED_QUERIES
-    ):
+    if any(x.dtype != "float32" or x.rank != 4 or 0 in x.static for x in (q, k, v)):
         return None
-    if q.static[3] % LANES or v.static[3] % LANES or node.attributes.get("right_window_size", -1) >= 0:
+    many = q.static[2] > model.MOST_CACHED_QUERIES
+    if many or q.static[3] % LANES or v.static[3] % LANES or node.attributes.get("right_window_size", -1) >= 0:
         return None
     if any(name in node.attributes for name in ("softmax_precision", "qk_matmul_output_mode")):
         return None

@@ -189,24 +189,45 @@ class _Fusion:
         for other in sorted((d for d in before if d.kind == "injective"), key=lambda d: -d.last):
             if other is not draft and self.is_producer(other, node, draft) and self.fits(other, draft):
                 draft = self.merge(other, draft)
+        for other in self.drafts_before(draft.nodes) if own == "elementwise" and draft.anchor is None else ():
+            if other.anchor is not None and self.takes_turns(other, draft) and self.fits(other, draft):
+                draft = self.merge(other, draft)
+                break
+
+    def takes_turns(self, product: _Draft, draft: _Draft) -> bool:
+        """Whether a group takes all that a product of few rows makes by slices, each of every so many-th column."""
+        made, ends = self.outputs(product.nodes), self.outputs(draft.nodes)
+        if product.anchor is None or not self.is_streamed(product.anchor) or len(made) > 1 or len(ends) > 1:
+            return False
+        wanted, constants = [[-1], [_size(made[0]) // max(1, _size(ends[0]))]], self.graph.constants
+        steps = [[v in constants and constants[v].tolist() for v in one.inputs[3:]] for one in self.consumers[made[0]]]
+        inside = all(one in draft.nodes and one.op == "Slice" for one in self.consumers[made[0]])
+        return inside and all(step == wanted for step in steps)
+
+    def is_streamed(self, node: Node) -> bool:
+        """Whether a node is a product of so few rows with constants that a target reads these once, in every block."""
+        x, weight = [*node.inputs, None, None][:2]
+        if self.streams is None or self.most_nodes == 1 or x is None or weight not in self.graph.constants:
+            return False
+        given, made = x.tensor.dims, node.outputs[0].tensor.dims
+        sizes = [size for size in given if isinstance(size, int)]
+        if has(node, "convolution", "recurrent", "attention") or not same_shape(given[:-1], made[:-1]):
+            return False
+        known = bool(given) and len(sizes) == len(given) and len(node.outputs) == 1
+        return known and self.streams(math.prod(sizes[:-1]), sizes[-1])
 
     def rows_of(self, node: Node) -> _Draft | None:
         """The group that makes the few rows of a product with constants, for nobody else; None where there is none."""
-        x, weight = [*node.inputs, None, None][:2]
-        maker = None if x is None or weight not in self.graph.constants else self.producers.get(x)
-        if self.streams is None or self.most_nodes == 1 or x is None or maker is None or len(node.outputs) != 1:
+        x = node.inputs[0] if node.inputs else None
+        maker = None if x is None or not self.is_streamed(node) else self.producers.get(x)
+        if x is None or maker is None:
             return None
-        given, made, draft = x.tensor.dims, node.outputs[0].tensor.dims, self.draft_of[maker]
-        sizes = [size for size in given if isinstance(size, int)]
-        if has(node, "convolution", "recurrent", "attention") or not same_shape(given[:-1], made[:-1]):
-            return None
-        if not given or len(sizes) < len(given) or not self.streams(math.prod(sizes[:-1]), sizes[-1]):
-            return None
+        draft = self.draft_of[maker]
         anchor = draft.anchor.inputs[0] if draft.kind == "reduction" and draft.anchor is not None else x
         views = any(_is_view(n) and not _only_unit_sizes(n) for n in draft.nodes) or self.is_shared_copy(draft)
         if draft.kind not in ("injective", "reduction") or views or len(draft.nodes) >= self.most_nodes:
             return None
-        if anchor is None or not same_shape(anchor.tensor.dims, given):
+        if anchor is None or not same_shape(anchor.tensor.dims, x.tensor.dims):
             return None
         return draft if self.consumers[x] == [node] and self.outputs(draft.nodes) == [x] else None
 
@@ -356,20 +377,14 @@ class _Fusion:
 
     def is_copy(self, group: Group) -> bool:
         node = group.nodes[0]
-        return (
-            len(group.nodes) == 1
-            and group.kind == "injective"
-            and has(node, "slices")
-            and not any(v in self.wanted for v in group.outputs)
-        )
+        alone = len(group.nodes) == 1 and group.kind == "injective"
+        return alone and has(node, "slices") and not any(v in self.wanted for v in group.outputs)
 
     def takes_copy(self, group: Group, copy: Group) -> bool:
         if group.kind not in ("injective", "reduction", "complex") or group.is_view:
             return False
-        if (
-            len(group.nodes) >= self.most_nodes
-            or len(self.inputs([*copy.nodes, *group.nodes])) > model.MOST_FUSED_INPUTS
-        ):
+        many = len(self.inputs([*copy.nodes, *group.nodes])) > model.MOST_FUSED_INPUTS
+        if many or len(group.nodes) >= self.most_nodes:
             return False
         made = set(copy.outputs)
         # A convolution or a window reads an element many times: better from memory.

@@ -10,6 +10,11 @@ a head reads it where it lies:
 
     %h = Reshape(%q, [.., 12, 64]), …   ->      %h, … = Split(Reshape(%m, [.., 36, 64]), axis = -2)
 
+Of two such products of few rows that elementwise work reads (the gate of a hidden layer), the columns take turns: who
+computes neighbours has what goes together, and the work is its epilogue (`fuse`):
+
+    %m = MatMul(%x, const [a0 b0 a1 b1 …]);     Mul(Swish(%m[…, 0::2]), %m[…, 1::2])
+
 A machine gets one larger kernel instead of several, and reads x once. Elementwise work on the parts is an epilogue of
 none of them any more. Whether that is worth it, a callback says.
 """
@@ -32,6 +37,8 @@ from weft.graph.shapes import product, same_shape, times
 Worth = Callable[[int, int, Sequence[int], bool], bool]
 """For rows (0: an open number), elements of a row, columns of each matrix: whether to merge. The last one says whether
 elementwise work on the parts would have been epilogues."""
+Streams = Callable[[int, int], bool]
+"""For rows and elements of a row: whether a product takes columns that take turns together."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +54,22 @@ class _Part:
     """Add, or Mul."""
 
 
-def merge_products(graph: Graph, worth: Worth) -> Graph:
+def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -> Graph:
     """The graph with such products merged where that is worth it; the same object where there are none."""
-    merged: dict[Value, list[_Part]] = {}
+    merged: dict[Value, tuple[list[_Part], bool]] = {}
     gone: set[Value] = set()
-    readers = _readers(graph)
+    readers = graph.consumers()
     for parts in _groups(graph, readers):
         x = parts[0].node.inputs[0]
         assert x is not None
         rows = product(x.tensor.dims[:-1])
-        shared = any(_is_epilogue(reader) for part in parts for reader in readers.get(part.made, ()))
+        after = [reader for part in parts for reader in readers.get(part.made, ())]
+        shared = any(operator_of(reader).kind_of(reader) == "elementwise" for reader in after)
         inner, columns = x.tensor.dims[-1], [part.columns for part in parts]
         if not worth(rows if isinstance(rows, int) else 0, int(inner), columns, shared):  # type: ignore[arg-type]
             continue
-        merged[parts[0].node.outputs[0]] = parts
+        few = streams is not None and isinstance(rows, int) and streams(rows, int(inner))  # type: ignore[arg-type]
+        merged[parts[0].node.outputs[0]] = parts, few and shared and len(parts) == 2 and columns[0] == columns[1]
         gone.update(v for part in parts for v in (part.node.outputs[0], part.made))
     if not merged:
         return graph
@@ -69,22 +78,10 @@ def merge_products(graph: Graph, worth: Worth) -> Graph:
         """Products of one value with constant matrices are one product."""
         if scope.parent is not None or not node.outputs or node.outputs[0] not in gone:
             return None
-        parts = merged.get(node.outputs[0])
-        return [] if parts is None else _merge(parts, node, scope)
+        found = merged.get(node.outputs[0])
+        return [] if found is None else _merge(*found, node, scope)
 
     return _heads(rewritten(graph, rule))
-
-
-def _readers(graph: Graph) -> dict[Value, list[Node]]:
-    found: dict[Value, list[Node]] = {}
-    for node in graph.nodes:
-        for value in {v for v in node.inputs if v is not None}:
-            found.setdefault(value, []).append(node)
-    return found
-
-
-def _is_epilogue(node: Node) -> bool:
-    return operator_of(node).kind_of(node) == "elementwise"
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -155,14 +152,24 @@ def _with_bias(node: Node, columns: int, graph: Graph, readers: dict[Value, list
     return _Part(node, columns, array, add[0].outputs[0], add[0].op)
 
 
-def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
-    """The merged product, with its bias, and the Split that gives the parts."""
+def _merge(parts: Sequence[_Part], turns: bool, node: Node, scope: Scope) -> list[Node]:
+    """The merged product, with its bias, and the Split or, where columns take turns, the slices that give the parts."""
     name, x = node.outputs[0].name, node.inputs[0]
 
     def joined(at: int, axis: int | None) -> Value | None:
+        """An input of all parts; one without an axis is flat, so many numbers for each column."""
         arrays = [scope.constant(part.node.inputs[at]) for part in parts if len(part.node.inputs) > at]
-        known = [array if axis is not None else array.reshape(-1) for array in arrays if array is not None]
-        return scope.new_constant(np.concatenate(known, axis or 0), f"{name}_merged") if known else None
+        known = [array for array in arrays if array is not None]
+        if known and axis is None:
+            made = beside([array.reshape(part.columns, -1) for array, part in zip(known, parts)], 0).reshape(-1)
+        elif known:
+            made = beside(known, axis or 0)
+        return scope.new_constant(made, f"{name}_merged") if known else None
+
+    def beside(arrays: Sequence[Array], axis: int) -> Array:
+        shape = arrays[0].shape
+        turned = np.stack(arrays, axis + 1) if turns else np.concatenate(arrays, axis)
+        return turned.reshape(*shape[:axis], -1, *shape[axis + 1 :])
 
     if node.op in ("MatMul", NAME):
         made = scope.make(node, node.op, [x, joined(1, 1)], node.domain)
@@ -177,7 +184,14 @@ def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
         made = scope.make(node, "MatMulNBits", inputs, node.domain, **attributes)
     biases = [part.bias for part in parts if part.bias is not None]
     if biases:
-        made = scope.make(node, parts[0].by, [made, scope.new_constant(np.concatenate(biases), f"{name}_bias")])
+        made = scope.make(node, parts[0].by, [made, scope.new_constant(beside(biases, 0), f"{name}_bias")])
+    if turns:
+        ends = [scope.new_constant(np.array([n]), f"{name}_turns") for n in (2**31 - 1, -1, len(parts))]
+        starts = [scope.new_constant(np.array([at]), f"{name}_turn") for at in range(len(parts))]
+        return [
+            Node("Slice", [made, start, *ends], [part.made], {}, node.name, node.origin)
+            for part, start in zip(parts, starts)
+        ]
     columns = np.array([part.columns for part in parts], np.int64)
     inputs = [made, scope.new_constant(columns, f"{name}_columns")]
     return [Node("Split", inputs, [part.made for part in parts], {"axis": -1}, node.name, node.origin)]
@@ -188,22 +202,7 @@ def _merge(parts: Sequence[_Part], node: Node, scope: Scope) -> list[Node]:
 
 def _heads(graph: Graph) -> Graph:
     """The graph with parts cut into heads before they are split off, where all of them are."""
-    readers, uses = _readers(graph), count_uses(graph)
-    moved: dict[Value, tuple[list[Node], int]] = {}
-    gone: set[Value] = set()
-    for node in graph.nodes:
-        if node.op != "Split" or node.domain or node.attributes.get("axis") != -1:
-            continue
-        cuts = [readers.get(value, []) if uses[value] == 1 else [] for value in node.outputs]
-        if not all(len(cut) == 1 and cut[0].op == "Reshape" and not cut[0].domain for cut in cuts):
-            continue
-        reshapes = [cut[0] for cut in cuts]
-        axis = _common_axis(node, reshapes, graph)
-        if axis is not None:
-            moved[node.outputs[0]] = reshapes, axis
-            gone.update(cut.outputs[0] for cut in reshapes)
-    if not moved:
-        return graph
+    readers, uses, gone = graph.consumers(), count_uses(graph), set[Value]()
 
     def rule(node: Node, scope: Scope) -> Replacement:
         """Columns are cut into heads before they are split."""
@@ -211,10 +210,14 @@ def _heads(graph: Graph) -> Graph:
             return None
         if node.outputs[0] in gone:
             return []
-        found = moved.get(node.outputs[0])
-        if found is None:
+        if node.op != "Split" or node.domain or node.attributes.get("axis") != -1:
             return None
-        reshapes, axis = found
+        reshapes = [cut for v in node.outputs if uses[v] == 1 for cut in readers.get(v, ())]
+        reshapes = [cut for cut in reshapes if cut.op == "Reshape" and not cut.domain]
+        axis = _common_axis(node, reshapes, graph) if len(reshapes) == len(node.outputs) else None
+        if axis is None:
+            return None
+        gone.update(cut.outputs[0] for cut in reshapes)
         shape = np.array(scope.constant(reshapes[0].inputs[1]))
         counts = np.array([int(cut.outputs[0].tensor.dims[axis]) for cut in reshapes], np.int64)  # type: ignore[arg-type]
         shape[axis] = counts.sum()

@@ -157,14 +157,8 @@ class _Step:
         if node.op == "Add":
             return all(self._term(one) for one in node.inputs)
         weight = self.constant(node.inputs[1])
-        if (
-            weight is None
-            or weight.ndim != 2
-            or (
-                node.op == "Gemm"
-                and (node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)) != (1.0, 1.0)
-            )
-        ):
+        plain = node.op != "Gemm" or all(node.attributes.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
+        if weight is None or weight.ndim != 2 or not plain:
             return False
         if self.same(node.inputs[0], self.row):
             self.weights.append(weight)

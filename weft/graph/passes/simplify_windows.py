@@ -33,12 +33,9 @@ def pad_into_window(node: Node, scope: Scope) -> Replacement:
     amounts = scope.constant(before.inputs[1])
     fill = 0.0 if len(before.inputs) < 3 or before.inputs[2] is None else scope.scalar(before.inputs[2])
     rank = len(shape)
-    if (
-        amounts is None
-        or fill != 0
-        or amounts.size != 2 * rank
-        or node.attributes.get("auto_pad", "NOTSET") != "NOTSET"
-    ):
+    if amounts is None or fill != 0 or amounts.size != 2 * rank:
+        return None
+    if node.attributes.get("auto_pad", "NOTSET") != "NOTSET":
         return None
     pads = [int(one) for one in amounts]
     spatial = [*pads[2:rank], *pads[rank + 2 :]]

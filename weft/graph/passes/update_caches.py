@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.graph.ir import Graph, Node
-from weft.graph.passes.support import Replacement, Scope, count_uses, rewrite, rewritten
+from weft.graph.passes.support import Replacement, Scope, count_uses, rewritten
 
 COPY = "Copy"
 UPDATE = "UpdateRows"
@@ -30,10 +30,7 @@ DOMAIN = "weft"
 
 def update_caches(graph: Graph) -> Graph:
     """The graph with such updates; the same object where there are none."""
-    if not any(node.op == "TensorScatter" for node in graph.nodes):
-        return graph
-    made, changed = rewrite(graph, _update)
-    return made if changed else graph
+    return rewritten(graph, _update)
 
 
 def _update(node: Node, scope: Scope) -> Replacement:
@@ -63,16 +60,10 @@ def update_heads(graph: Graph) -> Graph:
             continue
         nodes = [query, key, keys, values]
         single = all(uses[value] == 1 for value in (split.outputs[2], key.outputs[0]))
-        alike = key.attributes == query.attributes and keys.inputs[2] is values.inputs[2]
+        alike = key.attributes == query.attributes and keys.attributes == values.attributes and len(key.inputs) == 4
         axis, last = int(split.attributes.get("axis", 0)), max(nodes, key=order.__getitem__)
         read = [reader for node in nodes for value in node.outputs for reader in readers.get(value, ())]
-        if (
-            not single
-            or not alike
-            or axis not in (0, 1)
-            or len(key.inputs) != 4
-            or keys.attributes != values.attributes
-        ):
+        if not single or not alike or axis not in (0, 1) or keys.inputs[2] is not values.inputs[2]:
             continue
         if any(order[reader] < order[last] for reader in read if reader not in nodes):
             continue

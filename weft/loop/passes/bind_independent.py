@@ -5,8 +5,9 @@
         for e in 64:                independent       ->       let r = (block * 256 + thread) // 64
           new[r, start + e] = rows[r, e]                         let start = …
 
-An operator that is written as loops says so of them (`annotations={"independent": True}`); a processor runs them as
-they stand.
+An operator that is written as loops says so of them (`annotations={"independent": True}`): no turn touches what another
+one does, whichever loops are around. So those that are not independent run inside each thread, in their order, even
+where they stand around the others. A processor runs all as they stand.
 """
 
 from __future__ import annotations
@@ -28,35 +29,26 @@ def bind_independent(func: Func) -> Func:
 
 class _Binder(Mutator):
     def visit_For(self, s: For) -> Stmt:
-        """The outermost of such loops; what runs in threads is left."""
-        if s.kind == "thread":
-            return s
-        if not s.annotations.get(NAME) or s.kind != "serial":
-            return self.generic_stmt(s)
-        return _bound(s)
+        """The outermost of such loops, and of those around them; what runs in threads is left."""
+        return s if s.kind == "thread" else self.generic_stmt(s) if (made := _bound(s)) is None else made
 
 
-def _bound(outermost: For) -> Stmt:
+def _bound(outermost: For) -> Stmt | None:
     loops: list[For] = []
-    lets: list[Let] = []
+    kept: list[Let | For] = []
     body: Stmt = outermost
-    while True:
-        if isinstance(body, For) and body.annotations.get(NAME) and int_value(body.extent) is not None:
-            loops.append(body)
-            body = body.body
-        elif isinstance(body, Let) and loops:
-            lets.append(body)
-            body = body.body
-        else:
-            break
+    while isinstance(body, Let) or isinstance(body, For) and body.kind == "serial":
+        known = isinstance(body, For) and body.annotations.get(NAME) and int_value(body.extent) is not None
+        (loops if known else kept).append(body)  # type: ignore[arg-type]
+        body = body.body
     if not loops:
-        return outermost
+        return None
     total = math.prod(int_value(loop.extent) or 0 for loop in loops)
     threads, block, thread = min(model.BOUND_THREADS, total), Var("block"), Var("thread")
     flat: Expr = block * threads + thread
     inner: Stmt = body
-    for let in reversed(lets):
-        inner = Let(let.var, let.value, inner)
+    for one in reversed(kept):
+        inner = Let(one.var, one.value, inner) if isinstance(one, Let) else one.replace(body=inner)
     step = 1
     for loop in reversed(loops):
         size = int_value(loop.extent) or 1

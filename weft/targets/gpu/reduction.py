@@ -24,11 +24,12 @@ from dataclasses import dataclass
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value
+from weft.loop.tree import blocks_in
 from weft.plan.contraction import is_sum_of_products, load_bytes, producers_of_epilogue
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Point, Sketch
-from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of
-from weft.schedule.schedule import Stage
+from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, sole_reader
+from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
@@ -77,6 +78,11 @@ class Found:
         """Whether the reduction stores its results itself."""
         return self.facts is self.unit.facts
 
+    @property
+    def step(self) -> int:
+        """How many neighbours of the reduction an element of the block takes: several, where they take turns."""
+        return max(1, self.facts.points // self.unit.facts.points)
+
     def attach(self, bind: Callable[[Stage, Var], Var], scope: str) -> Stage:
         """Binds the loops of the block that stores; gives the reduction, inside the innermost of what was bound."""
         final, made = (self.unit.schedule[facts.block.name] for facts in (self.unit.facts, self.facts))
@@ -110,7 +116,7 @@ class Found:
                 apply(point)
 
         together = self.before() if self.is_alone else [self.facts, *self.before()]
-        lanes, parts = powers(rule["lanes"]), sorted({1, rule["parts"]})
+        lanes, parts = [n for n in powers(rule["lanes"]) if n % self.step == 0], sorted({1, rule["parts"]})
         return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, lanes=lanes, parts=parts, **some)
 
 
@@ -132,9 +138,20 @@ def makers_of(unit: Unit) -> list[Facts]:
     facts, s = unit.facts, unit.schedule
     if facts.is_reduction or facts.is_ordered or not nest.spatial_loops(s[facts.block.name]):
         return []
-    found = [maker for maker, _ in producers_of_epilogue(s, facts) if maker.store is not None and not maker.is_ordered]
-    taken = {maker.block.name: maker for maker in found}
+    found = [maker for maker, _ in producers_of_epilogue(s, facts)] or _in_turns(s, facts)
+    taken = {maker.block.name: maker for maker in found if maker.store is not None and not maker.is_ordered}
     return [taken[name] for name in names_of(s) if name in taken and name not in unit.done]
+
+
+def _in_turns(s: Schedule, reader: Facts) -> list[Facts]:
+    """The reduction of one row of which a block, alone, takes so many neighbours at each of its elements, if any."""
+    loads, last = [load for load in reader.loads if load.buffer not in s.func.buffers], reader.spatial[-1]
+    makers = [b for b in blocks_in(s.func.body) if any(w.buffer is load.buffer for load in loads for w in b.writes)]
+    if len(makers) != 1 or sole_reader(s.func, loads[0].buffer) is None or extent(last) != reader.points:
+        return []
+    maker, steps = facts_of(makers[0]), {reader.step(load, last.var) for load in loads}
+    fits = maker.is_reduction and bool(maker.spatial) and maker.points == extent(maker.spatial[-1]) > extent(last)
+    return [maker] if fits and steps == {maker.points / extent(last)} else []
 
 
 def _is_worth_sharing(facts: Facts, target: Target) -> bool:
@@ -166,7 +183,7 @@ def _split(unit: Unit, parts: int) -> None:
 def match_rows(unit: Unit) -> Sketch | None:
     """The sketch of a reduction of neighbours: a row of threads for each element."""
     found = _shared(unit)
-    if found is None or not is_contiguous(found.facts) or found.facts.depth < model.LEAST_ROW:
+    if found is None or found.step > 1 or not is_contiguous(found.facts) or found.facts.depth < model.LEAST_ROW:
         return None
     if found.facts.store is None:  # several results, or a test at the end: nothing that threads could share
         return None
@@ -248,6 +265,8 @@ def match_columns(unit: Unit) -> Sketch | None:
     rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
     plain = rows == 1 and found.is_alone and not is_packable(facts, unit.constants, 1)
     columns = None if plain else choose_columns(facts, target, unit.constants)
+    if found.step > 1 and (columns is None or columns["lanes"] % found.step):
+        return None
     if columns is not None:
         rule |= columns
     elif rows == 1:
@@ -271,7 +290,8 @@ def _apply_columns(found: Found, point: Point) -> None:
     def bind(stage: Stage, flat: Var) -> Var:
         if not is_shared:
             return nest.bind_loop(stage, flat, target, point["threads"])
-        block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *([lanes] if lanes > 1 else [])])
+        inner = [lanes // found.step] if lanes > found.step else []
+        block, thread, *vector = stage.split(flat, factors=[None, point["threads"], *inner])
         nest.mark(stage, {block: "blockIdx.x", thread: "threadIdx.x"})
         if asked:
             stage.annotate("fetched_ahead", asked, block)
@@ -643,10 +663,11 @@ def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
 
 
 def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
-    """The rows that a product reads beside its constants, as copies in each block: its loop waits for nothing."""
-    s, made = found.unit.schedule, list[Facts]()
+    """What a product, and its epilogue, read of other kernels, as copies in each block: later they wait for nothing."""
+    s, constants, made = found.unit.schedule, found.unit.constants, list[Facts]()
     main = main_load(facts_of(sums.block))
-    for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
-        if buffer.scope == "global" and main is not None and buffer is not main.buffer:
-            made.append(facts_of(s.cache_read(buffer, "shared", [sums.name]).block))
+    for name, known in ((sums.name, ()), (found.unit.facts.block.name, constants)):
+        for buffer in dict.fromkeys(load.buffer for load in facts_of(block_named(s, name)).loads):
+            if buffer.scope == "global" and main is not None and buffer is not main.buffer and buffer not in known:
+                made.append(facts_of(s.cache_read(buffer, "shared", [name]).block))
     return made

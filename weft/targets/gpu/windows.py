@@ -58,11 +58,9 @@ def match(unit: Unit) -> Sketch | None:
 def keeps(producer: Facts, reader: Facts) -> bool:
     """Whether a block reads another, an image with something around it, in a window of vectors of channels."""
     value = producer.store.value if producer.store is not None else None
-    if (
-        not isinstance(value, Select)
-        or not isinstance(value.then, Load)
-        or not (reader.is_reduction and reader.spatial)
-    ):
+    if not isinstance(value, Select) or not isinstance(value.then, Load):
+        return False
+    if not reader.is_reduction or not reader.spatial:
         return False
     main = main_load(reader)
     if main is None or main.buffer is not producer.target or not 1 < reader.depth <= model.WINDOW_TAPS:
