@@ -8,9 +8,10 @@ A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory, 
 
 Kinds are those of `mma`; of a float32 (tf32) the multiplication cuts off all but 10 bits of mantissa. `form` says what
 lies along a line, in the letters of `mma`. Of a (rows of C), n: a[i, k]; t: a[i // 64, k, i % 64]. Of b (columns of C),
-t: b[j, k]; n: b[j // 64, k, j % 64]. Only 16-bit kinds have lines that do not lie along k. `swizzle` puts the lines
-into the order that the instruction takes. A statement on such a tile belongs to 128 threads: threadIdx.x runs over
-them.
+t: b[j, k]; n: b[j // 64, k, j % 64]. Of kinds that are not of 16 bits the instruction reads lines along k alone; rows
+of tf32 that lie otherwise, a[i // 32, k, i % 32], are loaded into registers, each number by the thread that holds it
+there. `swizzle` puts the lines into the order that the instruction takes. A statement on such a tile belongs to 128
+threads: threadIdx.x runs over them.
 
 The products run beside the threads. A call waits until at most `pending` groups of them are on their way, 0 by its
 rule; `overlap_products` lets those of one step run into the next where the pipeline around them keeps their operands.
@@ -77,6 +78,27 @@ PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) {
 }"""
 """How an operand lies: the bytes from one block of 64 columns to the next, 1,024 from 8 lines to the next, swizzled."""
 
+ROWS_LOADED = """DEVICE void weft_wgmma_rows(uint32_t *words, const void *from, int32_t block) {
+  const int32_t lane = (int32_t)(threadIdx.x & 31u), warp = (int32_t)((threadIdx.x >> 5) & 3u);
+  const uint32_t odd = lane & 1, k = (lane & 3) + 4 * odd, chunk = ((warp & 1) << 2) + (lane >> 4);
+  const uint32_t first = (uint32_t)__cvta_generic_to_shared(from) + (warp >> 1) * block + (k << 7)
+                         + ((chunk ^ k) << 4) + (((lane >> 2) & 3) << 2);
+  #pragma unroll
+  for (int32_t step = 0; step < 4; ++step) {
+    #pragma unroll
+    for (int32_t half = 0; half < 2; ++half) {
+      const uint32_t at = (first ^ (32 * half)) + 1024 * step, far = (first ^ (32 * half) ^ 576) + 1024 * step;
+      uint32_t x, y;
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
+      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(far) : "memory");
+      words[4 * step + half] = odd ? y : x;
+      words[4 * step + half + 2] = odd ? x : y;
+    }
+  }
+}"""
+"""The numbers of 64 rows of tf32 that a thread holds: of rows i and i + 8, k and k + 4. Odd threads load the second k
+first, so that a warp meets every bank once."""
+
 
 def _sum_type(wide: str) -> str:
     return "float" if wide == "float32" else "int32_t"
@@ -90,7 +112,10 @@ def finish(sums: str) -> str:
 
 
 def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
-    """Multiplies, the `first` elements of a line or all. A quarter of k on are 32 bytes along a line, or 16 lines."""
+    """Multiplies, the `first` elements of a line or all. A quarter of k on are 32 bytes along a line, or 16 lines.
+
+    Rows that the instruction cannot read where they lie come out of registers.
+    """
     line, far = line_depth(kind), (2, 128)
     steps = (first or line) // kind.depth
 
@@ -106,20 +131,28 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
         sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
         options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
         shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
+        begun = "const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);"
+        rows, left, after = f'"l"(left + (uint64_t)(k * {far[turned_a]}))', f"%{count}", count + 1
+        if turned_a and not kind.transposes:
+            c.helper("weft_wgmma_rows", ROWS_LOADED)
+            begun = "uint32_t words[16];\n  weft_wgmma_rows(words, a, a_block);\n"
+            begun += "  const uint64_t right = weft_wgmma_operand(b, b_block);"
+            rows, after = ", ".join(f'"r"(words[4 * k + {i}])' for i in range(4)), count + 4
+            left = f"{{{', '.join(f'%{i}' for i in range(count, after))}}}"
         c.helper("weft_wgmma_operand", PLACE)
         c.helper(
             name,
             f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
     int32_t a_block, const void *b, int32_t b_block, bool fresh) {{
-  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
+  {begun}
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
   for (int32_t k = 0; k < {steps}; ++k) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 2}, 0;\\n"
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{after + 1}, 0;\\n"
                  "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
-                 "%{count}, %{count + 1}, {", ".join(filter(None, ("p", options)))};\\n}}"
+                 "{left}, %{after}, {", ".join(filter(None, ("p", options)))};\\n}}"
                  : {sums}
-                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})),
+                 : {rows}, "l"(right + (uint64_t)(k * {far[turned_b]})),
                    "r"((int32_t)(fresh && k == 0)));
   }}
 {finish(sums)}
@@ -214,10 +247,10 @@ def operand_seen(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k
     depth = line_depth(kind)
     if k_inside:
         seen = seen_by(tile, (count, depth), (int(line), 1), order)
-        return cut_tf32(seen) if kind.name == "tf32" else seen
-    lines = -(-count // LINE)
-    seen = seen_by(tile, (lines, depth, LINE), (int(block), int(line), 1), order)
-    return seen.transpose(0, 2, 1).reshape(lines * LINE, depth)[:count]
+    else:  # lines have as many elements along rows as along k
+        seen = seen_by(tile, (-(-count // depth), depth, depth), (int(block), int(line), 1), order)
+        seen = seen.transpose(0, 2, 1).reshape(-1, depth)[:count]
+    return cut_tf32(seen) if kind.name == "tf32" else seen
 
 
 def cut_tf32(values: Any) -> Any:
@@ -263,8 +296,8 @@ def dot_name(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> str:
 
 def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> mma.At:
     """How an operand is read whose lines lie along k, or else along its rows."""
-    lines = te.placeholder((count, depth) if k_inside else (-(-count // LINE), depth, LINE), element, name=name)
-    return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
+    lines = te.placeholder((count, depth) if k_inside else (-(-count // depth), depth, depth), element, name=name)
+    return lambda row, k: lines[row, k] if k_inside else lines[row // depth, k, row % depth]
 
 
 def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int, shorter: str = "") -> None:
@@ -287,7 +320,7 @@ for _width in WIDTHS:
     for _wide, _sums in mma.SUMS.items():
         mma.declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
     for _kind in mma.KINDS.values():
-        for _form in range(4) if _kind.transposes else (2,):
+        for _form in range(4) if _kind.transposes else (2, 3) if _kind.name == "tf32" else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 for _width in fit.ATTENTION_PARTS:
     for _kind, _first in _shorter():
