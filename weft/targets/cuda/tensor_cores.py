@@ -201,12 +201,12 @@ class MatrixTiles(Tiles):
         self._steps(self._store(final, block_x))
 
     def with_memory(self, cycles: Any) -> Any:
-        """With the copies that come first, and at least as many cycles as reading operands takes that are more than the
-        cache holds."""
+        """With the copies that turn operands of tf32 (of bytes all ways copy alike), and at least as many cycles as
+        reading operands takes that are more than the cache holds."""
         sizes = [_bytes_of(load) for load in self.loads]
         start, each = fit.BULK_COPY
         for load, size, copied in zip(self.loads, sizes, self.copied):
-            if copied and load is not None and load.buffer not in self.given.unit.constants:
+            if copied and self.kind.bytes == 4 and load is not None and load.buffer not in self.given.unit.constants:
                 cycles = cycles + start + each * size
         if sum(sizes) <= self.machine.cache_bytes:
             return cycles

@@ -33,6 +33,7 @@ from weft.expr.nodes import (
     Buffer,
     Call,
     Expr,
+    add,
     cast,
     equal,
     floormod,
@@ -40,6 +41,7 @@ from weft.expr.nodes import (
     int_value,
     less,
     logical_or,
+    mul,
 )
 from weft.expr.structural import structural_equal
 from weft.loop.interpreter import register_effect
@@ -60,8 +62,13 @@ WIDTHS = (64, 96, 128, 160, 192, 224, 256)
 """Columns of a tile of sums; where b does not lie along k, half of its last line may be of no use."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 WAIT_FOR, ADD, HELD, FIRST = "wgmma_wait_for", "wgmma_add", f"{DOT}held_", "_first_"
+LOADED = f"{DOT}loaded_tf32"
+"""A product whose rows go through registers of a tile that is given after the sums."""
 MANY = 8
 """More groups of products than an instruction can wait for: none is waited for."""
+
+
+LOADED_DEPTH = 32
 
 
 def line_depth(kind: mma.Kind) -> int:
@@ -78,26 +85,23 @@ PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) {
 }"""
 """How an operand lies: the bytes from one block of 64 columns to the next, 1,024 from 8 lines to the next, swizzled."""
 
-ROWS_LOADED = """DEVICE void weft_wgmma_rows(uint32_t *words, const void *from, int32_t block) {
-  const int32_t lane = (int32_t)(threadIdx.x & 31u), warp = (int32_t)((threadIdx.x >> 5) & 3u);
-  const uint32_t odd = lane & 1, k = (lane & 3) + 4 * odd, chunk = ((warp & 1) << 2) + (lane >> 4);
-  const uint32_t first = (uint32_t)__cvta_generic_to_shared(from) + (warp >> 1) * block + (k << 7)
-                         + ((chunk ^ k) << 4) + (((lane >> 2) & 3) << 2);
+ROW = """DEVICE uint32_t weft_wgmma_row(const void *from, int32_t block) {
+  const uint32_t lane = threadIdx.x & 31u, warp = (threadIdx.x >> 5) & 3u, k = (lane & 3) + 4 * (lane & 1);
+  return (uint32_t)__cvta_generic_to_shared(from) + (warp >> 1) * block + k * 128
+         + (((((warp & 1) << 2) + (lane >> 4)) ^ k) << 4) + (((lane >> 2) & 3) << 2);
+}"""
+LOAD = """DEVICE void weft_wgmma_load(int32_t *words, uint32_t from) {
   #pragma unroll
-  for (int32_t step = 0; step < 4; ++step) {
-    #pragma unroll
-    for (int32_t half = 0; half < 2; ++half) {
-      const uint32_t at = (first ^ (32 * half)) + 1024 * step, far = (first ^ (32 * half) ^ 576) + 1024 * step;
-      uint32_t x, y;
-      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at) : "memory");
-      asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(far) : "memory");
-      words[4 * step + half] = odd ? y : x;
-      words[4 * step + half + 2] = odd ? x : y;
-    }
+  for (int32_t half = 0; half < 2; ++half) {
+    int32_t x, y;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from ^ (32 * half)) : "memory");
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(from ^ (32 * half) ^ 576) : "memory");
+    words[half] = threadIdx.x & 1u ? y : x;
+    words[half + 2] = threadIdx.x & 1u ? x : y;
   }
 }"""
-"""The numbers of 64 rows of tf32 that a thread holds: of rows i and i + 8, k and k + 4. Odd threads load the second k
-first, so that a warp meets every bank once."""
+"""The numbers of 64 rows and 8 k of tf32 that a thread holds: of rows i and i + 8, k and k + 4. Odd threads load the
+second k first, so that a warp meets every bank once."""
 
 
 def _sum_type(wide: str) -> str:
@@ -112,10 +116,7 @@ def finish(sums: str) -> str:
 
 
 def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
-    """Multiplies, the `first` elements of a line or all. A quarter of k on are 32 bytes along a line, or 16 lines.
-
-    Rows that the instruction cannot read where they lie come out of registers.
-    """
+    """Multiplies, the `first` elements of a line or all. A quarter of k on are 32 bytes along a line, or 16 lines."""
     line, far = line_depth(kind), (2, 128)
     steps = (first or line) // kind.depth
 
@@ -126,33 +127,27 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
         if not order or (a_line, b_line) != (line, line):
             raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
         turned_a, turned_b, count = form & 1, 1 - (form >> 1), width // 2
+        if turned_a and not kind.transposes:
+            return _loaded(c, call)
         name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}{FIRST + str(first) if first else ''}"
         registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
         options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
         shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
-        begun = "const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);"
-        rows, left, after = f'"l"(left + (uint64_t)(k * {far[turned_a]}))', f"%{count}", count + 1
-        if turned_a and not kind.transposes:
-            c.helper("weft_wgmma_rows", ROWS_LOADED)
-            begun = "uint32_t words[16];\n  weft_wgmma_rows(words, a, a_block);\n"
-            begun += "  const uint64_t right = weft_wgmma_operand(b, b_block);"
-            rows, after = ", ".join(f'"r"(words[4 * k + {i}])' for i in range(4)), count + 4
-            left = f"{{{', '.join(f'%{i}' for i in range(count, after))}}}"
         c.helper("weft_wgmma_operand", PLACE)
         c.helper(
             name,
             f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
     int32_t a_block, const void *b, int32_t b_block, bool fresh) {{
-  {begun}
+  const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
   asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
   #pragma unroll
   for (int32_t k = 0; k < {steps}; ++k) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{after + 1}, 0;\\n"
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 2}, 0;\\n"
                  "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
-                 "{left}, %{after}, {", ".join(filter(None, ("p", options)))};\\n}}"
+                 "%{count}, %{count + 1}, {", ".join(filter(None, ("p", options)))};\\n}}"
                  : {sums}
-                 : {rows}, "l"(right + (uint64_t)(k * {far[turned_b]})),
+                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})),
                    "r"((int32_t)(fresh && k == 0)));
   }}
 {finish(sums)}
@@ -163,6 +158,53 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
     return emit
+
+
+def _loaded(c: Context, call: Call) -> str:
+    """Multiplies rows of tf32 that go through registers: four groups of products, each of 8 k.
+
+    A register that is read by a product must not be set before that is through, which the compiler does not see to: the
+    wait before a load names the registers. They are those of a tile that outlives the call, or else it waits for all.
+    """
+    is_kept = call.name == LOADED
+    a, b, out, *numbers = call.args[:3] + call.args[3 + is_kept :]
+    a_block, width, pending = (c.constant(numbers[i]) for i in (1, 5, 8))
+    count, name = width // 2, f"weft_wgmma_loaded_{width}"
+    registers, words = (", ".join(f"%{i}" for i in range(*ends)) for ends in ((count,), (count, count + 4)))
+    sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
+    c.helper("weft_wgmma_operand", PLACE)
+    c.helper("weft_wgmma_row", ROW)
+    c.helper("weft_wgmma_load", LOAD)
+    c.helper(
+        name,
+        f"""template <int32_t pending> DEVICE void {name}(float *sum, int32_t *words, const void *a,
+    int32_t a_block, const void *b, bool fresh) {{
+  const uint32_t left = weft_wgmma_row(a, a_block);
+  const uint64_t right = weft_wgmma_operand(b, 0);
+  #pragma unroll
+  for (int32_t k = 0; k < 4; ++k, words += 4) {{
+    asm volatile("wgmma.wait_group.sync.aligned %4;"
+                 : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]) : "n"(pending) : "memory");
+    weft_wgmma_load(words, left + 1024 * k);
+    asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 5}, 0;\\n"
+                 "wgmma.mma_async.sync.aligned.m64n{width}k8.f32.tf32.tf32 {{{registers}}}, "
+                 "{{{words}}}, %{count + 4}, p, 1, 1;\\n}}"
+                 : {sums}
+                 : "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "l"(right + (uint64_t)(k * 2)),
+                   "r"((int32_t)(fresh && k == 0)));
+    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  }}
+}}""",
+    )
+    operands = f"{c.pointer(a)}, {4 * a_block}, {c.pointer(b)}, {c.value(numbers[6])}"
+    if is_kept:
+        return f"{name}<{pending}>({c.fragment(out)}, {c.fragment(call.args[3])}, {operands})"
+    held = _wait_helper(c, 16, "int32")
+    return (
+        f"[&](float *sum) {{ int32_t words[16] = {{}}; {name}<3>(sum, words, {operands}); {held}<0>(words); }}"
+        f"({c.fragment(out)})"
+    )
 
 
 def _zero(c: Context, call: Call) -> str:
@@ -201,7 +243,12 @@ def _store(c: Context, call: Call) -> str:
 def _wait_for(c: Context, call: Call) -> str:
     """Waits for products until so many groups are on their way; sums are read only afterwards."""
     count, pending = c.constant(call.args[1]) // 2, c.constant(call.args[2])
-    wide = call.args[0].buffer.dtype.name  # type: ignore[attr-defined]
+    name = _wait_helper(c, count, call.args[0].buffer.dtype.name)  # type: ignore[attr-defined]
+    return f"{name}<{pending}>({c.fragment(call.args[0])})"
+
+
+def _wait_helper(c: Context, count: int, wide: str) -> str:
+    """The function that waits so for a tile of so many registers of a thread."""
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(count))
     name = f"weft_wgmma_wait_for_{count}_{mma.SUMS[wide]}"
     c.helper(
@@ -210,7 +257,7 @@ def _wait_for(c: Context, call: Call) -> str:
   asm volatile("wgmma.wait_group.sync.aligned %{count};" : {sums} : "n"(pending) : "memory");
 }}""",
     )
-    return f"{name}<{pending}>({c.fragment(call.args[0])})"
+    return name
 
 
 def _add(c: Context, call: Call) -> str:
@@ -235,6 +282,7 @@ EMITTERS: Mapping[str, Emitter] = {
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
     PUBLISH: instruction("fence.proxy.async.shared::cta"),
+    LOADED: _loaded,
     **{f"{DOT}{name}": _dot(kind) for name, kind in mma.KINDS.items()},
     **{f"{DOT}{kind.name}{FIRST}{first}": _dot(kind, first) for kind, first in _shorter()},
 }
@@ -285,6 +333,7 @@ for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
 for _kind, _first in _shorter():
     register_effect(f"{DOT}{_kind.name}{FIRST}{_first}", _mean_dot(_kind, _first))
+register_effect(LOADED, lambda a, b, out, _, *numbers: _mean_dot(mma.KINDS["tf32"])(a, b, out, *numbers))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
@@ -368,6 +417,9 @@ def groups_of(s: Stmt) -> int | None:
 class _Overlap(Mutator):
     def __init__(self) -> None:
         self.pending = 0
+        self.rows: Buffer | None = None
+        self.tile: Expr = index_expr(0)
+        """Where rows are loaded to, and which of the loop's tiles a product has."""
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -375,16 +427,40 @@ class _Overlap(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if is_barrier(s):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
-        return _with(s, index_expr(self.pending)) if self.pending and is_dot(s) else s
+        if not self.pending or not is_dot(s):
+            return s
+        return _with(s, index_expr(self.pending)) if self.rows is None else self._kept(s)
+
+    def _kept(self, s: Evaluate) -> Evaluate:
+        """A product whose rows go through registers of the loop: four groups."""
+        a, b, out, *numbers, _ = s.value.args  # type: ignore[attr-defined]
+        rows = Address(self.rows, [mul(self.tile, index_expr(ROWS * LOADED_DEPTH))], "rw")  # type: ignore[arg-type]
+        pending = index_expr(4 * self.pending - 1)  # those of a step, but for the one whose registers come next
+        return Evaluate(Call(LOADED, (a, b, out, rows, *numbers, pending), INT32))
 
     def visit_For(self, s: For) -> Stmt:
+        if self.pending and s.kind == "unrolled":
+            outside, self.tile = self.tile, add(mul(self.tile, s.extent), s.var)
+            inner = self.generic_stmt(s)
+            self.tile = outside
+            return inner
         count = groups_of(s.body) if s.annotations.get(LAG) else None
         if not count:
             return self.generic_stmt(s)
         outer, self.pending = self.pending, count
-        done = self.generic_stmt(s)
-        self.pending = outer
-        return seq(done, Evaluate(Call(WAIT, (), INT32)))
+        if any(map(_loads_rows, walk_stmts(s))):
+            self.rows = Buffer("rows", INT32, (count * ROWS * LOADED_DEPTH,), scope="wgmma.c")
+        done, rows = self.generic_stmt(s), self.rows
+        self.pending, self.rows = outer, None
+        if rows is None:
+            return seq(done, Evaluate(Call(WAIT, (), INT32)))
+        at, width = Address(rows, [index_expr(0)], "rw"), index_expr(count * LOADED_DEPTH)
+        return Allocate(rows, seq(Evaluate(Call(ZERO, (at, width), INT32)), done, wait_for(at, width)))
+
+
+def _loads_rows(s: Stmt) -> bool:
+    """Whether a statement is a product whose rows go through registers."""
+    return is_dot(s) and s.value.name == f"{DOT}tf32" and bool((int_value(s.value.args[7]) or 0) & 1)  # type: ignore[attr-defined]
 
 
 def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:
