@@ -241,6 +241,17 @@ class HeldRows(BulkTiles):
         """Whether the product is one for this way."""
         return self.kind.name == "tf32" and super().takes()
 
+    def legal(self, c: Columns) -> Any:
+        """One tile of rows for each group: more of them would wait for one another's registers."""
+        return super().legal(c) & (c["tiles_y"] == 1)
+
+    def _final(self) -> Stage:
+        final = super()._final()
+        if self.point["parts"] > 1 and self.given.is_exchanged:  # parts lie as the result does
+            order = {"inputs": ["p", "b", "y", "x"], "outputs": ["p", "b", "x", "y"]}
+            self.s.apply("transform_layout", buffer=self._buffer(self.total).name, **order)
+        return final
+
 
 class _Operand:
     """How an operand lies, as far as the copy engine is concerned."""

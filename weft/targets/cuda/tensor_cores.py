@@ -204,7 +204,7 @@ class MatrixTiles(Tiles):
         """With the copies that turn operands of tf32 (of bytes all ways copy alike), and at least as many cycles as
         reading operands takes that are more than the cache holds."""
         sizes = [_bytes_of(load) for load in self.loads]
-        start, each = fit.BULK_COPY
+        start, each = fit.TURNED_COPY
         for load, size, copied in zip(self.loads, sizes, self.copied):
             if copied and self.kind.bytes == 4 and load is not None and load.buffer not in self.given.unit.constants:
                 cycles = cycles + start + each * size

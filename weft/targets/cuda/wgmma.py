@@ -33,6 +33,7 @@ from weft.expr.nodes import (
     Buffer,
     Call,
     Expr,
+    Var,
     add,
     cast,
     equal,
@@ -45,9 +46,9 @@ from weft.expr.nodes import (
 )
 from weft.expr.structural import structural_equal
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Seq, Stmt, seq
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
-from weft.loop.passes.support import is_barrier
+from weft.loop.passes.support import is_barrier, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import mma
 from weft.targets.cuda import model as fit
@@ -63,7 +64,7 @@ WIDTHS = (64, 96, 128, 160, 192, 224, 256)
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 WAIT_FOR, ADD, HELD, FIRST = "wgmma_wait_for", "wgmma_add", f"{DOT}held_", "_first_"
 LOADED = f"{DOT}loaded_tf32"
-"""A product whose rows go through registers of a tile that is given after the sums."""
+"""A product whose rows go through registers of a tile that is given after the sums, and then that of the step before."""
 MANY = 8
 """More groups of products than an instruction can wait for: none is waited for."""
 
@@ -161,13 +162,14 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
 
 
 def _loaded(c: Context, call: Call) -> str:
-    """Multiplies rows of tf32 that go through registers: four groups of products, each of 8 k.
+    """Multiplies rows of tf32 that go through registers.
 
-    A register that is read by a product must not be set before that is through, which the compiler does not see to: the
-    wait before a load names the registers. They are those of a tile that outlives the call, or else it waits for all.
+    A register that is read by a product must not be set before that is through, which the compiler does not see to. So
+    steps take turns with two tiles of registers that outlive them, and the wait names those of the step before; a step
+    by itself waits for its own.
     """
     is_kept = call.name == LOADED
-    a, b, out, *numbers = call.args[:3] + call.args[3 + is_kept :]
+    a, b, out, *numbers = call.args[:3] + call.args[3 + 2 * is_kept :]
     a_block, width, pending = (c.constant(numbers[i]) for i in (1, 5, 8))
     count, name = width // 2, f"weft_wgmma_loaded_{width}"
     registers, words = (", ".join(f"%{i}" for i in range(*ends)) for ends in ((count,), (count, count + 4)))
@@ -175,36 +177,34 @@ def _loaded(c: Context, call: Call) -> str:
     c.helper("weft_wgmma_operand", PLACE)
     c.helper("weft_wgmma_row", ROW)
     c.helper("weft_wgmma_load", LOAD)
+    before = ", ".join(f'"+r"(before[{i}])' for i in range(16))
     c.helper(
         name,
-        f"""template <int32_t pending> DEVICE void {name}(float *sum, int32_t *words, const void *a,
+        f"""template <int32_t pending> DEVICE void {name}(float *sum, int32_t *words, int32_t *before, const void *a,
     int32_t a_block, const void *b, bool fresh) {{
   const uint32_t left = weft_wgmma_row(a, a_block);
   const uint64_t right = weft_wgmma_operand(b, 0);
   #pragma unroll
+  for (int32_t k = 0; k < 4; ++k) weft_wgmma_load(words + 4 * k, left + 1024 * k);
+  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
   for (int32_t k = 0; k < 4; ++k, words += 4) {{
-    asm volatile("wgmma.wait_group.sync.aligned %4;"
-                 : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]) : "n"(pending) : "memory");
-    weft_wgmma_load(words, left + 1024 * k);
-    asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
     asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 5}, 0;\\n"
                  "wgmma.mma_async.sync.aligned.m64n{width}k8.f32.tf32.tf32 {{{registers}}}, "
                  "{{{words}}}, %{count + 4}, p, 1, 1;\\n}}"
                  : {sums}
                  : "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "l"(right + (uint64_t)(k * 2)),
                    "r"((int32_t)(fresh && k == 0)));
-    asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
   }}
+  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %16;" : {before} : "n"(pending) : "memory");
 }}""",
     )
     operands = f"{c.pointer(a)}, {4 * a_block}, {c.pointer(b)}, {c.value(numbers[6])}"
     if is_kept:
-        return f"{name}<{pending}>({c.fragment(out)}, {c.fragment(call.args[3])}, {operands})"
-    held = _wait_helper(c, 16, "int32")
-    return (
-        f"[&](float *sum) {{ int32_t words[16] = {{}}; {name}<3>(sum, words, {operands}); {held}<0>(words); }}"
-        f"({c.fragment(out)})"
-    )
+        tiles = ", ".join(c.fragment(tile) for tile in call.args[3:5])
+        return f"{name}<{pending}>({c.fragment(out)}, {tiles}, {operands})"
+    return f"[&](float *sum) {{ int32_t words[16]; {name}<0>(sum, words, words, {operands}); }}({c.fragment(out)})"
 
 
 def _zero(c: Context, call: Call) -> str:
@@ -333,7 +333,7 @@ for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
 for _kind, _first in _shorter():
     register_effect(f"{DOT}{_kind.name}{FIRST}{_first}", _mean_dot(_kind, _first))
-register_effect(LOADED, lambda a, b, out, _, *numbers: _mean_dot(mma.KINDS["tf32"])(a, b, out, *numbers))
+register_effect(LOADED, lambda a, b, out, rows, before, *numbers: _mean_dot(mma.KINDS["tf32"])(a, b, out, *numbers))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
@@ -390,7 +390,8 @@ def overlap_products(func: Func) -> Func:
 
     `double_buffer` leaves the mark of a lag on a loop whose parts stay as they are for one more step.
     """
-    return _Overlap().func(func) if any(is_dot(s) for s in walk_stmts(func.body)) else func
+    made = _Overlap().func(func) if any(is_dot(s) for s in walk_stmts(func.body)) else func
+    return rename_repeated(made) if any(map(_loads_rows, walk_stmts(func.body))) else made
 
 
 def is_dot(s: Stmt) -> bool:
@@ -417,9 +418,8 @@ def groups_of(s: Stmt) -> int | None:
 class _Overlap(Mutator):
     def __init__(self) -> None:
         self.pending = 0
-        self.rows: Buffer | None = None
-        self.tile: Expr = index_expr(0)
-        """Where rows are loaded to, and which of the loop's tiles a product has."""
+        self.rows: list[Buffer] = []
+        """Where this step and the one before load rows to."""
 
     def expr(self, e: Expr) -> Expr:
         return e
@@ -429,33 +429,42 @@ class _Overlap(Mutator):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
         if not self.pending or not is_dot(s):
             return s
-        return _with(s, index_expr(self.pending)) if self.rows is None else self._kept(s)
-
-    def _kept(self, s: Evaluate) -> Evaluate:
-        """A product whose rows go through registers of the loop: four groups."""
+        if not self.rows:
+            return _with(s, index_expr(self.pending))
         a, b, out, *numbers, _ = s.value.args  # type: ignore[attr-defined]
-        rows = Address(self.rows, [mul(self.tile, index_expr(ROWS * LOADED_DEPTH))], "rw")  # type: ignore[arg-type]
-        pending = index_expr(4 * self.pending - 1)  # those of a step, but for the one whose registers come next
-        return Evaluate(Call(LOADED, (a, b, out, rows, *numbers, pending), INT32))
+        tiles = [Address(rows, [index_expr(0)], "rw") for rows in self.rows]
+        return Evaluate(Call(LOADED, (a, b, out, *tiles, *numbers, index_expr(self.pending)), INT32))
 
     def visit_For(self, s: For) -> Stmt:
-        if self.pending and s.kind == "unrolled":
-            outside, self.tile = self.tile, add(mul(self.tile, s.extent), s.var)
-            inner = self.generic_stmt(s)
-            self.tile = outside
-            return inner
         count = groups_of(s.body) if s.annotations.get(LAG) else None
-        if not count:
+        loads_rows = any(map(_loads_rows, walk_stmts(s)))
+        if not count or (loads_rows and (count > 1 or int_value(s.extent) is None)):
             return self.generic_stmt(s)
         outer, self.pending = self.pending, count
-        if any(map(_loads_rows, walk_stmts(s))):
-            self.rows = Buffer("rows", INT32, (count * ROWS * LOADED_DEPTH,), scope="wgmma.c")
-        done, rows = self.generic_stmt(s), self.rows
-        self.pending, self.rows = outer, None
-        if rows is None:
-            return seq(done, Evaluate(Call(WAIT, (), INT32)))
-        at, width = Address(rows, [index_expr(0)], "rw"), index_expr(count * LOADED_DEPTH)
-        return Allocate(rows, seq(Evaluate(Call(ZERO, (at, width), INT32)), done, wait_for(at, width)))
+        done = self._in_turns(s) if loads_rows else seq(self.generic_stmt(s), Evaluate(Call(WAIT, (), INT32)))
+        self.pending = outer
+        return done
+
+    def _in_turns(self, s: For) -> Stmt:
+        """The loop by two steps at a time, of which each loads rows into a tile of its own.
+
+        for k in range(7): dot(…)   ->   dot(rows1, rows0, …)
+                                         for h in range(3): dot(rows0, rows1, …); dot(rows1, rows0, …)
+        """
+        total, half = int_value(s.extent) or 0, Var(f"{s.var.name}_half")
+        tiles = [Buffer(f"rows{at}", INT32, (ROWS * LOADED_DEPTH,), scope="wgmma.c") for at in (0, 1)]
+
+        def step(at: int, number: Expr) -> Stmt:
+            self.rows = [tiles[at], tiles[1 - at]]
+            return Let(s.var, number, self.stmt(s.body))
+
+        first = step(1, index_expr(0)) if total % 2 else None
+        both = [step(at, add(mul(half, index_expr(2)), index_expr(total % 2 + at))) for at in (0, 1)]
+        self.rows = []
+        starts, width = [Address(tile, [index_expr(0)], "rw") for tile in tiles], index_expr(LOADED_DEPTH)
+        zeros = [Evaluate(Call(ZERO, (at, width), INT32)) for at in starts]
+        made = seq(*zeros, first, For(half, total // 2, seq(*both)), *[wait_for(at, width) for at in starts])
+        return Allocate(tiles[0], Allocate(tiles[1], made))
 
 
 def _loads_rows(s: Stmt) -> bool:
