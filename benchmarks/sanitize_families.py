@@ -203,7 +203,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("product float16, clusters", _one("MatMul", (1000, 1000), (1000, 1000), dtype="float16"),
            "multicast::cluster", 2e-2),
     Family("product float16, rows beyond", _one("MatMul", (333, 256), (256, 512), dtype="float16"), "wgmma", 2e-2),
-    Family("product tf32, rows in registers", _one("MatMul", (512, 256), (256, 512)), "weft_wgmma_loaded", 1e-2, "tf32"),
+    Family("product tf32, held rows", _one("MatMul", (512, 256), (256, 512)), "weft_wgmma_loaded", 1e-2, "tf32"),
     Family("product tf32, rows beyond", _one("MatMul", (333, 200), (200, 1000)), "weft_wgmma_loaded", 1e-2, "tf32"),
     Family("product tf32, mma.sync", _one("MatMul", (16, 256), (256, 72)), "mma.sync", 1e-2, "tf32"),
     Family("product of bytes, wgmma", _one("MatMulInteger", (512, 256), (256, 512), dtype="int8"), "wgmma"),

@@ -62,13 +62,9 @@ def match_held(unit: Unit) -> Sketch | None:
 def _with_held_rows(unit: Unit) -> Product | None:
     """The product, its rows an operand that is no constant and does not lie along k; the larger one of two such."""
     found = find_product(unit)
-    ways = [] if found is None else [found, found.exchanged()]
-    loads = [plain_load(one.axes.y_operand) for one in ways]
-    fitting = [
-        one
-        for one, load in zip(ways, loads)
-        if load is not None and load.buffer not in unit.constants and not one.k_last[1]
-    ]
+    ways = [] if found is None else [one for one in (found, found.exchanged()) if not one.k_last[1]]
+    loads = [(one, plain_load(one.axes.y_operand)) for one in ways]
+    fitting = [one for one, load in loads if load is not None and load.buffer not in unit.constants]
     return max(fitting, key=lambda one: one.axes.size("y"), default=None)
 
 

@@ -64,12 +64,9 @@ WIDTHS = (64, 96, 128, 160, 192, 224, 256)
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 WAIT_FOR, ADD, HELD, FIRST = "wgmma_wait_for", "wgmma_add", f"{DOT}held_", "_first_"
 LOADED = f"{DOT}loaded_tf32"
-"""A product whose rows go through registers of a tile that is given after the sums, and then that of the step before."""
+"""A product whose rows go through registers: after its sums it has the tile of these, and that of the step before."""
 MANY = 8
 """More groups of products than an instruction can wait for: none is waited for."""
-
-
-LOADED_DEPTH = 32
 
 
 def line_depth(kind: mma.Kind) -> int:
@@ -243,12 +240,7 @@ def _store(c: Context, call: Call) -> str:
 def _wait_for(c: Context, call: Call) -> str:
     """Waits for products until so many groups are on their way; sums are read only afterwards."""
     count, pending = c.constant(call.args[1]) // 2, c.constant(call.args[2])
-    name = _wait_helper(c, count, call.args[0].buffer.dtype.name)  # type: ignore[attr-defined]
-    return f"{name}<{pending}>({c.fragment(call.args[0])})"
-
-
-def _wait_helper(c: Context, count: int, wide: str) -> str:
-    """The function that waits so for a tile of so many registers of a thread."""
+    wide = call.args[0].buffer.dtype.name  # type: ignore[attr-defined]
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(count))
     name = f"weft_wgmma_wait_for_{count}_{mma.SUMS[wide]}"
     c.helper(
@@ -257,7 +249,7 @@ def _wait_helper(c: Context, count: int, wide: str) -> str:
   asm volatile("wgmma.wait_group.sync.aligned %{count};" : {sums} : "n"(pending) : "memory");
 }}""",
     )
-    return name
+    return f"{name}<{pending}>({c.fragment(call.args[0])})"
 
 
 def _add(c: Context, call: Call) -> str:
@@ -427,10 +419,8 @@ class _Overlap(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if is_barrier(s):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
-        if not self.pending or not is_dot(s):
-            return s
-        if not self.rows:
-            return _with(s, index_expr(self.pending))
+        if not self.rows or not is_dot(s):
+            return _with(s, index_expr(self.pending)) if self.pending and is_dot(s) else s
         a, b, out, *numbers, _ = s.value.args  # type: ignore[attr-defined]
         tiles = [Address(rows, [index_expr(0)], "rw") for rows in self.rows]
         return Evaluate(Call(LOADED, (a, b, out, *tiles, *numbers, index_expr(self.pending)), INT32))
@@ -451,8 +441,8 @@ class _Overlap(Mutator):
         for k in range(7): dot(…)   ->   dot(rows1, rows0, …)
                                          for h in range(3): dot(rows0, rows1, …); dot(rows1, rows0, …)
         """
-        total, half = int_value(s.extent) or 0, Var(f"{s.var.name}_half")
-        tiles = [Buffer(f"rows{at}", INT32, (ROWS * LOADED_DEPTH,), scope="wgmma.c") for at in (0, 1)]
+        total, half, deep = int_value(s.extent) or 0, Var(f"{s.var.name}_half"), line_depth(mma.KINDS["tf32"])
+        tiles = [Buffer(f"rows{at}", INT32, (ROWS * deep,), scope="wgmma.c") for at in (0, 1)]
 
         def step(at: int, number: Expr) -> Stmt:
             self.rows = [tiles[at], tiles[1 - at]]
@@ -461,9 +451,10 @@ class _Overlap(Mutator):
         first = step(1, index_expr(0)) if total % 2 else None
         both = [step(at, add(mul(half, index_expr(2)), index_expr(total % 2 + at))) for at in (0, 1)]
         self.rows = []
-        starts, width = [Address(tile, [index_expr(0)], "rw") for tile in tiles], index_expr(LOADED_DEPTH)
-        zeros = [Evaluate(Call(ZERO, (at, width), INT32)) for at in starts]
-        made = seq(*zeros, first, For(half, total // 2, seq(*both)), *[wait_for(at, width) for at in starts])
+        starts = [Address(tile, [index_expr(0)], "rw") for tile in tiles]
+        zeros = [Evaluate(Call(ZERO, (at, index_expr(deep)), INT32)) for at in starts]
+        waits = [wait_for(at, index_expr(deep)) for at in starts]
+        made = seq(*zeros, first, For(half, total // 2, seq(*both)) if total > 1 else None, *waits)
         return Allocate(tiles[0], Allocate(tiles[1], made))
 
 
