@@ -19,7 +19,7 @@ rule; `overlap_products` lets those of one step run into the next where the pipe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,8 @@ LOAD = """DEVICE void weft_wgmma_load(int32_t *words, uint32_t from) {
 }"""
 """The numbers of 64 rows and 8 k of tf32 that a thread holds: of rows i and i + 8, k and k + 4. Odd threads load the
 second k first, so that a warp meets every bank once."""
+IN_WORDS = [f'"r"(words[4 * k + {i}])' for i in range(4)]
+"""Rows in registers, as `products` takes them."""
 
 
 def _sum_type(wide: str) -> str:
@@ -111,6 +113,24 @@ def finish(sums: str) -> str:
     return f"""  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
   if (pending == 0) asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums} : : "memory");
   else if (pending < {MANY}) asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");"""
+
+
+def products(shape: str, count: int, rows: Sequence[str], right: int, options: str, steps: int = 4) -> str:
+    """So many products on `count` sums, one after another along k: of rows in registers, or at an address."""
+    sums = ", ".join(f'"+{"f" if ".f32." in shape else "r"}"(sum[{i}])' for i in range(count))
+    registers = ", ".join(f"%{i}" for i in range(count))
+    left, end = ", ".join(f"%{count + i}" for i in range(len(rows))), count + len(rows)
+    return f"""  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
+  for (int32_t k = 0; k < {steps}; ++k) {{
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{end + 1}, 0;\\n"
+                 "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
+                 "{f"{{{left}}}" if len(rows) > 1 else left}, %{end}, {", ".join(filter(None, ("p", options)))};\\n}}"
+                 : {sums}
+                 : {", ".join(rows)}, "l"(right + (uint64_t)(k * {right})),
+                   "r"((int32_t)(fresh && k == 0)));
+  }}
+"""
 
 
 def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
@@ -128,7 +148,6 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
         if turned_a and not kind.transposes:
             return _loaded(c, call)
         name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}{FIRST + str(first) if first else ''}"
-        registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
         options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
         shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
@@ -138,17 +157,7 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
             f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
     int32_t a_block, const void *b, int32_t b_block, bool fresh) {{
   const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-  #pragma unroll
-  for (int32_t k = 0; k < {steps}; ++k) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 2}, 0;\\n"
-                 "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
-                 "%{count}, %{count + 1}, {", ".join(filter(None, ("p", options)))};\\n}}"
-                 : {sums}
-                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})),
-                   "r"((int32_t)(fresh && k == 0)));
-  }}
-{finish(sums)}
+{products(shape, count, [f'"l"(left + (uint64_t)(k * {far[turned_a]}))'], far[turned_b], options, steps)}{finish(sums)}
 }}""",
         )
         operands = f"{c.pointer(a)}, {kind.bytes * a_block}, {c.pointer(b)}, {kind.bytes * b_block}"
@@ -169,8 +178,7 @@ def _loaded(c: Context, call: Call) -> str:
     a, b, out, *numbers = call.args[:3] + call.args[3 + 2 * is_kept :]
     a_block, width, pending = (c.constant(numbers[i]) for i in (1, 5, 8))
     count, name = width // 2, f"weft_wgmma_loaded_{width}"
-    registers, words = (", ".join(f"%{i}" for i in range(*ends)) for ends in ((count,), (count, count + 4)))
-    sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
+    multiplied = products(f"m64n{width}k8.f32.tf32.tf32", count, IN_WORDS, 2, "1, 1")
     c.helper("weft_wgmma_operand", PLACE)
     c.helper("weft_wgmma_row", ROW)
     c.helper("weft_wgmma_load", LOAD)
@@ -183,17 +191,7 @@ def _loaded(c: Context, call: Call) -> str:
   const uint64_t right = weft_wgmma_operand(b, 0);
   #pragma unroll
   for (int32_t k = 0; k < 4; ++k) weft_wgmma_load(words + 4 * k, left + 1024 * k);
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-  #pragma unroll
-  for (int32_t k = 0; k < 4; ++k, words += 4) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 5}, 0;\\n"
-                 "wgmma.mma_async.sync.aligned.m64n{width}k8.f32.tf32.tf32 {{{registers}}}, "
-                 "{{{words}}}, %{count + 4}, p, 1, 1;\\n}}"
-                 : {sums}
-                 : "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "l"(right + (uint64_t)(k * 2)),
-                   "r"((int32_t)(fresh && k == 0)));
-  }}
-  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+{multiplied}  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
   asm volatile("wgmma.wait_group.sync.aligned %16;" : {before} : "n"(pending) : "memory");
 }}""",
     )
