@@ -232,14 +232,19 @@ class HeldRows(BulkTiles):
     """Products of tf32 whose rows do not lie along k: they are fetched as they lie, and go through registers."""
 
     name, lying = "warpgroups and copy engine, rows in registers", "x"
+    knobs = {
+        **KNOBS,
+        "tiles_y": (1,),
+        "cluster": (0,),
+    }  # what two tiles, or two blocks, wait for costs more than it saves
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
         return self.kind.name == "tf32" and super().takes()
 
-    def legal(self, c: Columns) -> Any:
-        """One tile of rows for each group: more of them would wait for one another's registers."""
-        return super().legal(c) & (c["tiles_y"] == 1)
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        return super().cost(c) * np.where(c["resident"] > 1, fit.HELD_BESIDE, 1.0)
 
     def _final(self) -> Stage:
         final = super()._final()
