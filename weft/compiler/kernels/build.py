@@ -14,7 +14,7 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -222,8 +222,7 @@ class KernelCompiler:
         self.programs = Programs()
         self._workers = Workers()
         self._handed: dict[str, Kernel] = {}
-        self._known: dict[int, tuple[GroupProgram, str, Trace | None]] = {}
-        self._ahead: dict[str, Job[tuple[_Scheduled, Code]]] = {}
+        self._in_force: dict[str, bool] = {}
         self._refused: dict[str, Exception] = {}
         self._folder = cache_folder("kernels") if knobs.cache and target.is_host and not target.on_device else None
 
@@ -240,35 +239,35 @@ class KernelCompiler:
             made[0].code.result()  # what a user gave is refused here
             return made
         key, record = self._key(program, fixed)
-        found = _CACHE.get(key)
-        if found is None:
-            ahead = self._ahead.pop(key, None)
-            if ahead is not None and ahead.is_made:
-                scheduled, code = ahead.result()
-                found = self._kernel(scheduled, label, Job(lambda: code)), scheduled.parameters
-            else:
-                found = self._make(program, fixed, label, record=record)
-            _CACHE[key] = found
-            if len(_CACHE) > model.KERNELS_REMEMBERED:
-                _CACHE.popitem(last=False)
-        else:
-            _CACHE.move_to_end(key)
-        self._handed[key] = found[0]
+        found = _CACHE.get(key) or self._make(program, fixed, label, record=record)
+        self._remember(key, found)
         return found
+
+    def _remember(self, key: str, made: tuple[Kernel, tuple[int | Packing, ...]]) -> None:
+        _CACHE[key] = made
+        _CACHE.move_to_end(key)
+        if len(_CACHE) > model.KERNELS_REMEMBERED:
+            _CACHE.popitem(last=False)
+        self._handed[key] = made[0]
 
     def plan_ahead(self, programs: Sequence[tuple[GroupProgram, str]], constants: Mapping[Value, Array]) -> None:
         """Has programs for a device planned and compiled by all cores at once; what fails there fails again later."""
         device = self.target.spec.device
         if device is None or device.rest or not picks_by_default():
             return
+        jobs: dict[str, tuple[str, Job[tuple[_Scheduled, Code]]]] = {}
         for program, label in programs:
             fixed = [buffer for value, buffer in program.inputs if value in constants]
             key, record = self._key(program, fixed)
-            if key not in _CACHE and key not in self._ahead:
-                self._ahead[key] = Job(functools.partial(self._planned_code, program, fixed, label, record))
-        for job in self._ahead.values():
-            self._workers.submit(job)
+            if key not in _CACHE and key not in jobs:
+                own = replace(program, schedule=program.schedule.copy())
+                jobs[key] = label, Job(functools.partial(self._planned_code, own, fixed, label, record))
+                self._workers.submit(jobs[key][1])
         self._workers.finish()
+        for key, (label, job) in jobs.items():
+            if job.is_made:
+                scheduled, code = job.result()
+                self._remember(key, (self._kernel(scheduled, label, Job(lambda code=code: code)), scheduled.parameters))
 
     def _planned_code(
         self, program: GroupProgram, fixed: list[Buffer], label: str, record: Trace | None
@@ -278,19 +277,16 @@ class KernelCompiler:
 
     def _key(self, program: GroupProgram, fixed: list[Buffer]) -> tuple[str, Trace | None]:
         """What a program is known by before it is planned, and the record in force for it."""
-        if id(program) in self._known:
-            return self._known[id(program)][1:]
         text = program_text(program, fixed)
         in_use = records() or Records()
         name = program_key(text) if in_use.traces else ""
         record = in_use.traces.get(name)
-        if record is not None and not self._holds(program, fixed, in_use.beside.get(name)):
-            record = None
+        if record is not None and name not in self._in_force:
+            self._in_force[name] = self._holds(program, fixed, in_use.beside.get(name))
+        record = record if self._in_force.get(name) else None
         # Everything that a choice may use: the program, the facts, the record.
         described = f"{self.machine}|{'' if record is None else record.to_json()}|{self._typical(program)}|{text}"
-        key = hashlib.sha256(described.encode()).hexdigest()
-        self._known[id(program)] = program, key, record
-        return key, record
+        return hashlib.sha256(described.encode()).hexdigest(), record
 
     def _holds(self, program: GroupProgram, fixed: list[Buffer], beside: str | None) -> bool:
         """Whether the planner chooses what it chose when a record was measured, where that is known."""
@@ -349,8 +345,6 @@ class KernelCompiler:
             made = Job(lambda: self._device_code(func))
             if device.rest:
                 made.result()  # what the device refuses is known before the rest is planned
-            else:
-                self._workers.submit(made)
             return made
         job, send = Job(lambda: self.code(func, label)), elsewhere.get()
         asked = None if send is None else send(func, self.target)
