@@ -267,7 +267,7 @@ class KernelCompiler:
         for key, (label, job) in jobs.items():
             if job.is_made:
                 scheduled, code = job.result()
-                self._remember(key, (self._kernel(scheduled, label, Job(lambda code=code: code)), scheduled.parameters))
+                self._remember(key, (self._kernel(scheduled, label, Job.of(code)), scheduled.parameters))
 
     def _planned_code(
         self, program: GroupProgram, fixed: list[Buffer], label: str, record: Trace | None
