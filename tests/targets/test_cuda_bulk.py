@@ -122,6 +122,70 @@ def tile_by_bulk(schedule, target, width=96):
                  "copies": 0, "resident": 1, "cluster": 0})  # fmt: skip
 
 
+def held_rows(m, n, k, form="nn", batch=0, blocks=3, **point):
+    """A product of tf32 whose rows, or columns in their place, go through registers: lowered, with numbers for it."""
+    target, lead, random = HOPPER.with_features("tf32"), (batch,) * bool(batch), np.random.default_rng(k)
+    is_turned = [letter == "t" for letter in form]
+    a, b = (
+        te.placeholder((*lead, *sizes[:: -1 if turned else 1]), name=name)
+        for name, sizes, turned in zip("ab", ((m, k), (k, n)), is_turned)
+    )
+    r = te.reduce_axis(k, "r")
+
+    def body(*at):
+        places = [pair[:: -1 if turned else 1] for pair, turned in zip(((at[-2], r), (r, at[-1])), is_turned)]
+        return te.sum(a[(*at[:-2], *places[0])] * b[(*at[:-2], *places[1])], axis=r)
+
+    schedule = te.create_schedule(te.compute((*lead, m, n), body, name="D").op)
+    (unit,) = contractions_of(unit_of(schedule, "D", target))
+    found = bulk_tiles._with_held_rows(unit)
+    tiles = bulk_tiles.HeldRows(found, tensor_cores.kind_of(found, target))
+    assert tiles.takes() and bulk_tiles.match_held(unit) is not None
+    tiles.machine = replace(tiles.machine, multiprocessors=blocks)
+    tiles.apply({"groups_y": 1, "groups_x": 1, "tiles_y": 1, "width": 64, "stages": 3, "band": 2, "parts": 1,
+                 "copies": 0, "resident": 1, "cluster": 0, **point})  # fmt: skip
+    verify(schedule.func)
+    x, y = (random.standard_normal([int(size.value) for size in one.shape], np.float32) for one in (a, b))
+    left, right = (
+        np.swapaxes(cut, -1, -2) if turned else cut for cut, turned in zip(map(wgmma.cut_tf32, (x, y)), is_turned)
+    )
+    return target.lower(schedule.func), {"a": x, "b": y, "D": np.full((*lead, m, n), 7, np.float32)}, left @ right
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given"),
+    [
+        ((40, 136, 72), {"groups_y": 2}),  # three steps: the first by itself, then two at a time
+        ((72, 68, 136), {"form": "tt", "width": 96}),  # rows as they are: nothing is exchanged
+        ((40, 68, 264), {"parts": 2}),  # parts lie as the result does
+        pytest.param((72, 132, 72), {"form": "tn"}, marks=pytest.mark.slow),  # neither lies along k: one is copied
+        pytest.param((72, 132, 72), {"batch": 2}, marks=pytest.mark.slow),
+        pytest.param((100, 136, 72), {"groups_x": 2}, marks=pytest.mark.slow),
+        pytest.param((70, 264, 136), {"groups_y": 2, "cluster": 1}, marks=pytest.mark.slow),
+        pytest.param((140, 136, 136), {"cluster": 2}, marks=pytest.mark.slow),
+        pytest.param((130, 72, 136), {"resident": 2, "width": 128}, marks=pytest.mark.slow),
+        pytest.param((100, 136, 72), {"tiles_y": 2, "width": 96}, marks=pytest.mark.slow),  # waits for each product
+    ],
+)
+def test_rows_of_tf32_go_through_registers(sizes, given):
+    func, arrays, want = held_rows(*sizes, **given)
+    interpret(func, *[arrays[p.name] for p in func.params], check=False)
+    np.testing.assert_allclose(arrays["D"], want, rtol=1e-3, atol=1e-3)
+    program = HOPPER.generate(func)
+    assert len(program.kernels) == 1 + (given.get("form") == "tn") + ("parts" in given)
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, HOPPER.cpu)
+
+
+def test_registers_that_products_read_are_not_set_before_these_are_through():
+    """Steps load into two tiles in turns, and each waits for the products of the other, whose registers it names."""
+    func, *_ = held_rows(40, 40, 136)
+    tiles = [[a.buffer for a in call.args[3:5]] for call in calls(func, wgmma.LOADED)]
+    assert tiles == [[tiles[0][0], tiles[0][1]], [tiles[0][1], tiles[0][0]], [tiles[0][0], tiles[0][1]]]
+    waited = [call.args[0].buffer for call in calls(func, wgmma.WAIT_FOR)]
+    assert {tile.name for tile in waited} == {tile.name for tile in tiles[0]}
+
+
 @pytest.mark.parametrize("turned", [True, False])
 def test_products_of_tf32(turned):
     """Float32 by the copy engine, too; columns that do not lie along k by way of a turned copy."""

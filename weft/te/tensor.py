@@ -35,6 +35,10 @@ class Tensor(Buffer):
     __slots__ = ("op",)
     op: Operation
 
+    def __reduce__(self) -> Any:
+        """Another process gets the buffer alone."""
+        return Buffer, tuple(getattr(self, field) for field in Buffer.__slots__)
+
     @property
     def ndim(self) -> int:
         """The number of dimensions."""

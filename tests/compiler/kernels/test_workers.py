@@ -199,20 +199,29 @@ def test_a_failure_of_the_compiler_is_no_refusal(monkeypatch):
         weft.compile(graph())
 
 
-def test_kernels_of_a_device_are_lowered_by_jobs(monkeypatch):
-    """The same text whoever makes it, and what cannot be lowered runs on the host."""
-    plain, texts = kernels.KernelCompiler._device_code, []
+def test_kernels_of_a_device_are_planned_and_lowered_by_jobs(monkeypatch):
+    """The same text and steps whoever makes them, and what cannot be lowered runs on the host."""
+    plain, plan, texts, planned = kernels.KernelCompiler._device_code, kernels.plan_schedule, [], []
 
     def refuse(self, func):
         if "tanh" in func.name:
             raise weft.WeftError("no tanh today")
         return plain(self, func)
 
+    def count(*given):
+        planned.append(texts)
+        time.sleep(0.05)
+        return plan(*given)
+
     monkeypatch.setattr(kernels.KernelCompiler, "_device_code", refuse)
+    monkeypatch.setattr(kernels, "plan_schedule", count)
     for threads in (1, 2):
         monkeypatch.setattr(kernels, "_CACHE", type(kernels._CACHE)())
+        planned.clear()
         with knobs.override(cache=False, fuse=False, num_threads=threads):
             (made,) = weft.compile(graph(), target="cuda:sm_90a").specializations
         assert [(one.node.op, one.reason) for one in made.host_nodes] == [("Tanh", "no tanh today")]
-        texts.append([kernel.program.source for kernel in made.lowered.kernels])
+        found = made.lowered.kernels
+        texts.append([(one.symbol, one.program.source, repr(one.scheduled), one.trace.to_json()) for one in found])
+        assert (len(planned) < len(OPS)) == (threads > 1)
     assert len(texts[0]) == len(OPS) - 1 and texts[0] == texts[1]

@@ -189,6 +189,17 @@ def lift_scheduled(program: GroupProgram, fixed: Sequence[Buffer]) -> Lifted:
     return lift_packing(func, list(fixed))
 
 
+@dataclass(frozen=True)
+class _Scheduled:
+    """A program that has its schedule, with a name, and how it came about."""
+
+    func: Func
+    parameters: tuple[int | Packing, ...]
+    record: Trace | None
+    trace: Trace
+    tried: Sequence[Tried]
+
+
 class KernelCompiler:
     """Compiles programs for one target; other processes lower one while the next is planned."""
 
@@ -211,6 +222,7 @@ class KernelCompiler:
         self.programs = Programs()
         self._workers = Workers()
         self._handed: dict[str, Kernel] = {}
+        self._in_force: dict[str, bool] = {}
         self._refused: dict[str, Exception] = {}
         self._folder = cache_folder("kernels") if knobs.cache and target.is_host and not target.on_device else None
 
@@ -226,25 +238,55 @@ class KernelCompiler:
             made = self._make(program, fixed, label, given)
             made[0].code.result()  # what a user gave is refused here
             return made
+        key, record = self._key(program, fixed)
+        found = _CACHE.get(key) or self._make(program, fixed, label, record=record)
+        self._remember(key, found)
+        return found
+
+    def _remember(self, key: str, made: tuple[Kernel, tuple[int | Packing, ...]]) -> None:
+        _CACHE[key] = made
+        _CACHE.move_to_end(key)
+        if len(_CACHE) > model.KERNELS_REMEMBERED:
+            _CACHE.popitem(last=False)
+        self._handed[key] = made[0]
+
+    def plan_ahead(self, programs: Sequence[tuple[GroupProgram, str]], constants: Mapping[Value, Array]) -> None:
+        """Has programs for a device planned and compiled by all cores at once; what fails there fails again later."""
+        device = self.target.spec.device
+        if device is None or device.rest or not picks_by_default():
+            return
+        jobs: dict[str, tuple[str, Job[tuple[_Scheduled, Code]]]] = {}
+        for program, label in programs:
+            fixed = [buffer for value, buffer in program.inputs if value in constants]
+            key, record = self._key(program, fixed)
+            if key not in _CACHE and key not in jobs:
+                own = replace(program, schedule=program.schedule.copy())
+                jobs[key] = label, Job(functools.partial(self._planned_code, own, fixed, label, record))
+                self._workers.submit(jobs[key][1])
+        self._workers.finish()
+        for key, (label, job) in jobs.items():
+            if job.is_made:
+                scheduled, code = job.result()
+                self._remember(key, (self._kernel(scheduled, label, Job.of(code)), scheduled.parameters))
+
+    def _planned_code(
+        self, program: GroupProgram, fixed: list[Buffer], label: str, record: Trace | None
+    ) -> tuple[_Scheduled, Code]:
+        made = self._scheduled(program, fixed, label, None, record)
+        return made, self._device_code(made.func)
+
+    def _key(self, program: GroupProgram, fixed: list[Buffer]) -> tuple[str, Trace | None]:
+        """What a program is known by before it is planned, and the record in force for it."""
         text = program_text(program, fixed)
         in_use = records() or Records()
         name = program_key(text) if in_use.traces else ""
         record = in_use.traces.get(name)
-        if record is not None and not self._holds(program, fixed, in_use.beside.get(name)):
-            record = None
+        if record is not None and name not in self._in_force:
+            self._in_force[name] = self._holds(program, fixed, in_use.beside.get(name))
+        record = record if self._in_force.get(name) else None
         # Everything that a choice may use: the program, the facts, the record.
         described = f"{self.machine}|{'' if record is None else record.to_json()}|{self._typical(program)}|{text}"
-        key = hashlib.sha256(described.encode()).hexdigest()
-        found = _CACHE.get(key)
-        if found is None:
-            found = self._make(program, fixed, label, record=record)
-            _CACHE[key] = found
-            if len(_CACHE) > model.KERNELS_REMEMBERED:
-                _CACHE.popitem(last=False)
-        else:
-            _CACHE.move_to_end(key)
-        self._handed[key] = found[0]
-        return found
+        return hashlib.sha256(described.encode()).hexdigest(), record
 
     def _holds(self, program: GroupProgram, fixed: list[Buffer], beside: str | None) -> bool:
         """Whether the planner chooses what it chose when a record was measured, where that is known."""
@@ -267,6 +309,12 @@ class KernelCompiler:
         given: Trace | None = None,
         record: Trace | None = None,
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
+        made = self._scheduled(program, fixed, label, given, record)
+        return self._kernel(made, label, self._generated(made.func, label)), made.parameters
+
+    def _scheduled(
+        self, program: GroupProgram, fixed: list[Buffer], label: str, given: Trace | None, record: Trace | None
+    ) -> _Scheduled:
         start = time.thread_time()
         if given is not None:
             apply_override(program.schedule, given, label)
@@ -282,23 +330,26 @@ class KernelCompiler:
             raise self._refused[named.name]
         try:
             verify(named)
-            made, schedule = self._generated(named, label), program.schedule
-            return replace(made, record=record, trace=schedule.trace, tried=schedule.tried), lifted.parameters
         except RecursionError:
             raise ExpressionError("the program nests too deep") from None
+        return _Scheduled(named, lifted.parameters, record, program.schedule.trace, program.schedule.tried)
 
-    def _generated(self, func: Func, label: str) -> Kernel:
+    def _kernel(self, made: _Scheduled, label: str, code: Job[Code]) -> Kernel:
+        name = made.func.name
+        symbol = entry_symbol(name) if self.target.spec.device is None else name
+        return Kernel(symbol, label, made.func, code, made.record, made.trace, made.tried)
+
+    def _generated(self, func: Func, label: str) -> Job[Code]:
+        """The code of a kernel, made at some time."""
         if (device := self.target.spec.device) is not None:
             made = Job(lambda: self._device_code(func))
             if device.rest:
                 made.result()  # what the device refuses is known before the rest is planned
-            else:
-                self._workers.submit(made)
-            return Kernel(func.name, label, func, made)
+            return made
         job, send = Job(lambda: self.code(func, label)), elsewhere.get()
         asked = None if send is None else send(func, self.target)
         self._workers.submit(job, None if asked is None else lambda: self._kept(Code(*asked())))
-        return Kernel(entry_symbol(func.name), label, func, job)
+        return job
 
     def _device_code(self, func: Func) -> Code:
         program = self.target.generate(self.target.lower(func if knobs.exact else keep_wide(func)))

@@ -61,6 +61,11 @@ class Job(Generic[T]):
         self._make: Callable[[], T] | None = make
         self._made: T | None = None
 
+    @classmethod
+    def of(cls, made: T) -> Job[T]:
+        """One that has its result."""
+        return cls(lambda: made)
+
     @property
     def is_made(self) -> bool:
         """Whether the result is there."""

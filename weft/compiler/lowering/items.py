@@ -142,9 +142,14 @@ def compile_items(
 ) -> list[Item]:
     """The items with their kernels; their code is made beside. Concats that were found to copy nothing need none."""
     made: list[Item] = []
+    joins = found or {}
+    wanted = [item for item in items if isinstance(item, Planned) and item.writes[0] not in joins]
+    given = [override_for(node.name for node in item.nodes) for item in wanted]
+    ahead = [(item.program, label_of(item.nodes)) for item, own in zip(wanted, given) if own is None]
+    compiler.plan_ahead(ahead, constants)
     for position, item in enumerate(items):
         progress(position, len(items))
-        join = (found or {}).get(item.writes[0]) if isinstance(item, Planned) else None
+        join = joins.get(item.writes[0]) if isinstance(item, Planned) else None
         made += [join] if join else _compiled(item, constants, compiler) if isinstance(item, Planned) else [item]
     return made
 

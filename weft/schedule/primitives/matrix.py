@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.dtypes import DType
 from weft.core.errors import ScheduleError
@@ -62,6 +62,10 @@ class MatrixAxes:
         """The product of the extents of a part: "batch", "x", "y" or "k"."""
         return math.prod(int_value(axis.extent) or 1 for axis in getattr(self, part))
 
+    def exchanged(self) -> MatrixAxes:
+        """The same product with x for y, and y for x."""
+        return replace(self, x=self.y, y=self.x, x_operand=self.y_operand, y_operand=self.x_operand)
+
 
 def matrix_axes(block: Block) -> MatrixAxes | None:
     """A block's axes as those of a matrix product; None where it is none. x is what lies together in the result."""
@@ -108,7 +112,7 @@ def _starts_at_zero(block: Block) -> bool:
 @primitive
 def matrix_form(
     func: Func, block: str, pads: Sequence[int], order: Sequence[int], parts: int = 1,
-    k_last: Sequence[int] = (0, 0), in_turn: bool = False,
+    k_last: Sequence[int] = (0, 0), in_turn: bool = False, exchanged: bool = False,
 ) -> Result:  # fmt: skip
     """A product as stages X, Y (the operands), the sum of their products, and the copy to where the result belongs.
 
@@ -119,7 +123,7 @@ def matrix_form(
     `pads` rounds the extents of x, y and k up to multiples; what is beyond reads as zero. `order` is the order in which
     the reduction axes make k (their numbers, outermost first). `parts` cuts k into that many sums of their own, which
     the copy adds up; with `in_turn` they take turns, each for a stretch of the third pad, instead of a range each.
-    k_last (1 or 0 for X and Y) stores an operand as [b, x, k].
+    k_last (1 or 0 for X and Y) stores an operand as [b, x, k]. `exchanged`: what lies together in the result is y.
     Hands back the names of the stages X, Y and the sum.
     """
     path = block_path(func, block, "matrix_form")
@@ -131,6 +135,7 @@ def matrix_form(
         raise ScheduleError("matrix_form", block, "give three multiples for x, y and k, and parts, from 1 up")
     if sorted(order) != list(range(len(axes.k))):
         raise ScheduleError("matrix_form", block, f"order names each of the {len(axes.k)} reduction axes once")
+    axes = axes.exchanged() if exchanged else axes
     outermost = next((place for place, s in enumerate(path) if isinstance(s, For)), len(path) - 1)
     if any(isinstance(s, For) and s.kind != "serial" for s in path) or len(blocks_in(path[outermost])) != 1:
         raise ScheduleError("matrix_form", block, "its loops were marked, or hold other blocks: use it first")

@@ -33,7 +33,7 @@ from weft.targets.cuda.swizzle import CHUNK, LINE
 from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, sketch_of
 from weft.targets.gpu import elementwise, nest
 from weft.targets.gpu.model import BLOCK_SHARED
-from weft.targets.gpu.product import Product, plain_load
+from weft.targets.gpu.product import Product, find_product, plain_load
 
 KNOBS: dict[str, tuple[int, ...]] = {
     **GROUP_KNOBS,
@@ -54,6 +54,20 @@ def match(unit: Unit) -> Sketch | None:
     return sketch_of(unit, BulkTiles) if nest.threads_of(unit.target).has_warpgroups else None
 
 
+def match_held(unit: Unit) -> Sketch | None:
+    """The same with rows that go through registers, or columns in their place."""
+    return sketch_of(unit, HeldRows, _with_held_rows) if nest.threads_of(unit.target).has_warpgroups else None
+
+
+def _with_held_rows(unit: Unit) -> Product | None:
+    """The product, its rows an operand that is no constant and does not lie along k; the larger one of two such."""
+    found = find_product(unit)
+    ways = [] if found is None else [one for one in (found, found.exchanged()) if not one.k_last[1]]
+    loads = [(one, plain_load(one.axes.y_operand)) for one in ways]
+    fitting = [one for one, load in loads if load is not None and load.buffer not in unit.constants]
+    return max(fitting, key=lambda one: one.axes.size("y"), default=None)
+
+
 class BulkTiles(GroupTiles):
     """Products of floats by wgmma and the copy engine; of float32 as tf32."""
 
@@ -63,19 +77,17 @@ class BulkTiles(GroupTiles):
     def __init__(self, product: Product, kind: mma.Kind) -> None:
         super().__init__(product, kind)
         axes, ways = product.axes, []
-        for operand, own, along in ((axes.x_operand, axes.x, self.turned), (axes.y_operand, axes.y, product.k_last[1])):
-            load, lies = plain_load(operand), product.k_last[operand is axes.y_operand]
+        lying = (axes.x_operand, axes.x, self.turned), (axes.y_operand, axes.y, product.k_last[1])
+        for (operand, own, along), load, copied in zip(lying, self.loads, self.copied):
             # A constant is packed in the order in which it is fetched, what no instruction turns is copied so.
-            copied = load is not None and not (kind.transposes or lies)
             packed = copied or (load is not None and load.buffer in product.unit.constants)
             ways.append(_Operand(product, operand, own, bool(along or copied), packed))
         self.operands = ways
 
     def takes(self) -> bool:
         """Whether the product is one for this way."""
-        axes = self.given.axes
         known = self.kind.wide == "float32" and super().takes() and all(one.is_tensor for one in self.operands)
-        return known and (self.kind.bytes < 4 or None not in map(plain_load, (axes.x_operand, axes.y_operand)))
+        return known and (self.kind.bytes < 4 or None not in self.loads)
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
@@ -214,6 +226,32 @@ class BulkTiles(GroupTiles):
     def _columns(self, tile_x: Any) -> Any:
         """Columns of a tile that are fetched: whole lines of them, where they do not lie along k."""
         return tile_x if self.turned else ceildiv(tile_x, wgmma.LINE) * wgmma.LINE
+
+
+class HeldRows(BulkTiles):
+    """Products of tf32 whose rows do not lie along k: they are fetched as they lie, and go through registers."""
+
+    name, lying = "warpgroups and copy engine, rows in registers", "x"
+    knobs = {
+        **KNOBS,
+        "tiles_y": (1,),
+        "cluster": (0,),
+    }  # what two tiles, or two blocks, wait for costs more than it saves
+
+    def takes(self) -> bool:
+        """Whether the product is one for this way."""
+        return self.kind.name == "tf32" and super().takes()
+
+    def cost(self, c: Columns) -> Any:
+        """Seconds of each point."""
+        return super().cost(c) * np.where(c["resident"] > 1, fit.HELD_BESIDE, 1.0)
+
+    def _final(self) -> Stage:
+        final = super()._final()
+        if self.point["parts"] > 1 and self.given.is_exchanged:  # parts lie as the result does
+            order = {"inputs": ["p", "b", "y", "x"], "outputs": ["p", "b", "x", "y"]}
+            self.s.apply("transform_layout", buffer=self._buffer(self.total).name, **order)
+        return final
 
 
 class _Operand:

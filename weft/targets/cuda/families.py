@@ -26,7 +26,7 @@ FAMILIES = replace(
     first=_first,
     whole=(attention.match, *families.FAMILIES.whole),
     loops=(streamed.match, *families.FAMILIES.loops),
-    contractions=(bulk_tiles.match, match_groups, match_warps, *families.FAMILIES.contractions),
+    contractions=(bulk_tiles.match, bulk_tiles.match_held, match_groups, match_warps, *families.FAMILIES.contractions),
 )
 """What a program for CUDA is scheduled with."""
 default_schedule = FAMILIES.schedule

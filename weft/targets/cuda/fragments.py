@@ -95,10 +95,8 @@ def _held(kind: mma.Kind, first: int = 0) -> Emitter:
         packed = a.buffer.dtype.is_integer  # type: ignore[attr-defined]
         width = first or width
         count, name = width // 2, f"weft_wgmma_{'packed' if packed else 'held'}_{kind.name}_{width}"
-        registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
-        words = ", ".join(f"%{count + i}" for i in range(4))
-        given = ", ".join(f'"r"(words[4 * k + {i}])' for i in range(4))
+        shape = f"m64n{width}k16.f32.{kind.a}.{kind.b}"
         c.helper("weft_wgmma_operand", wgmma.PLACE)
         _pack_helper(c, kind)
         given_as = "const uint32_t *words" if packed else "const float *a"
@@ -108,16 +106,7 @@ def _held(kind: mma.Kind, first: int = 0) -> Emitter:
             f"""template <int32_t pending> DEVICE void {name}(float *sum, {given_as}, const void *b,
     int32_t b_block, bool fresh) {{
 {made}  const uint64_t right = weft_wgmma_operand(b, b_block);
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-  #pragma unroll
-  for (int32_t k = 0; k < 4; ++k) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 5}, 0;\\n"
-                 "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{kind.a}.{kind.b} {{{registers}}}, "
-                 "{{{words}}}, %{count + 4}, p, 1, 1, 1;\\n}}"
-                 : {sums}
-                 : {given}, "l"(right + (uint64_t)(k * 128)), "r"((int32_t)(fresh && k == 0)));
-  }}
-{wgmma.finish(sums)}
+{wgmma.products(shape, count, wgmma.IN_WORDS, 128, "1, 1, 1")}{wgmma.finish(sums)}
 }}""",
         )
         operands = f"{_own(c, a, a_stride)}, {c.pointer(b)}, {2 * b_block}, {c.value(call.args[7])}"

@@ -141,6 +141,12 @@ MOST_ACCUMULATORS, BULK_ACCUMULATORS, MOST_WARPS = 128, 160, 8
 """Registers of a thread for accumulators, and where one more group of threads fetches; warps of a block of mma.sync."""
 WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
 """Blocks of a multiprocessor that split-K may make; steps of k that each share of a block's warps has at least."""
+HELD_BESIDE = 0.91
+"""How much less time products of tf32 take whose rows go through registers where blocks may be two on a multiprocessor,
+also where there are too few of them for that: ten pairs of points, 0.86 to 0.98."""
+TURNED_COPY = (1050, 0.001)
+"""Cycles of the kernel that turns an operand of tf32, and for each byte: what 1024³, 2048³ and 4096³ take longer with
+B than with B turned (3.0, 9.8 and 38 µs). Of 512³ it says 1.2 and not 2.1, of 256³ 0.75 and not 1.0."""
 TURNED = 4
 """Elements that a thread loads at a time to turn an operand."""
 TURNED_BY = (8, 4)

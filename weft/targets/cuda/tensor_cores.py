@@ -28,6 +28,7 @@ fetched in the other order, element by element.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -100,9 +101,11 @@ def match_groups(unit: Unit) -> Sketch | None:
     return sketch_of(unit, GroupTiles) if nest.threads_of(unit.target).has_warpgroups else None
 
 
-def sketch_of(unit: Unit, tiles: type[MatrixTiles]) -> Sketch | None:
+def sketch_of(
+    unit: Unit, tiles: type[MatrixTiles], find: Callable[[Unit], Product | None] = find_product
+) -> Sketch | None:
     """The sketch of a product by a way to multiply tiles; None where it is none for that."""
-    found = find_product(unit)
+    found = find(unit)
     kind = None if found is None else kind_of(found, unit.target)
     if found is None or kind is None:
         return None
@@ -125,14 +128,21 @@ class MatrixTiles(Tiles):
     most_columns: int
     is_padded: bool = False
     """Whether the last line of a tile may be a part of one: whole lines are fetched all the same."""
+    lying: str = "xy"
+    """The operands that have to lie along k, where loads turn none."""
 
     def __init__(self, product: Product, kind: mma.Kind) -> None:
         super().__init__(product)
         self.kind, self.given = kind, product
-        columns = plain_load(product.axes.x_operand)
-        is_constant = columns is not None and columns.buffer in product.unit.constants
+        self.loads = plain_load(product.axes.x_operand), plain_load(product.axes.y_operand)
+        is_constant = self.loads[0] is not None and self.loads[0].buffer in product.unit.constants
         self.turned = not kind.transposes or is_constant or product.k_last[0] == 1
         """Whether the columns lie along k when they are multiplied."""
+        self.copied = [
+            load is not None and side in self.lying and not (kind.transposes or along)
+            for side, load, along in zip("xy", self.loads, product.k_last)
+        ]
+        """Whether x, and y, are copied (constants packed) so that they lie along k."""
         epilogue = product.unit.epilogue
         self.work = cost(epilogue.body.value) if epilogue is not None and isinstance(epilogue.body, Store) else 0
         """Arithmetic of the epilogue on each element."""
@@ -150,7 +160,7 @@ class MatrixTiles(Tiles):
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""
-        self.product = turn_operands(self.given, only_constants=self.kind.transposes)
+        self.product = turn_operands(self.given, self.kind.transposes, self.lying)
         super().apply(point)
 
     def take(self, point: Point) -> None:
@@ -161,7 +171,7 @@ class MatrixTiles(Tiles):
         self.tile = groups_x * each_x, groups_y * each_y, deep
         self.store = self.stores.format(sums=mma.SUMS[self.kind.wide], **point)
         self.shares, self.swizzled = point.get("shares", 1), list[str]()
-        self.turns = {"in_turn": self.shares > 1}
+        self.said = {"in_turn": self.shares > 1, **({"exchanged": True} if self.given.is_exchanged else {})}
 
     def _tile(self, c: Columns) -> tuple[Any, Any]:
         groups_y, groups_x, each_y, each_x, _ = self.shape(c)
@@ -191,14 +201,17 @@ class MatrixTiles(Tiles):
         self._steps(self._store(final, block_x))
 
     def with_memory(self, cycles: Any) -> Any:
-        """At least as many cycles as reading the operands takes, where these are more than the cache holds."""
-        loads = [plain_load(operand) for operand in (self.given.axes.x_operand, self.given.axes.y_operand)]
-        moved = sum(
-            math.prod(int_value(n) or 0 for n in one.buffer.shape) * one.dtype.bytes for one in loads if one is not None
-        )
-        if moved <= self.machine.cache_bytes:
+        """With the copies that turn operands of tf32 (of bytes all ways copy alike), and at least as many cycles as
+        reading operands takes that are more than the cache holds."""
+        sizes = [_bytes_of(load) for load in self.loads]
+        start, each = fit.TURNED_COPY
+        for load, size, copied in zip(self.loads, sizes, self.copied):
+            if copied and self.kind.bytes == 4 and load is not None and load.buffer not in self.given.unit.constants:
+                cycles = cycles + start + each * size
+        if sum(sizes) <= self.machine.cache_bytes:
             return cycles
-        return np.maximum(cycles, moved / fit.MEMORY_BYTES / self.machine.multiprocessors + cycles * fit.MEMORY_SHARE)
+        least = sum(sizes) / fit.MEMORY_BYTES / self.machine.multiprocessors
+        return np.maximum(cycles, least + cycles * fit.MEMORY_SHARE)
 
     def _fetched(self, tile_y: Any, tile_x: Any) -> Any:
         """Rows of a tile that threads fetch, such as take longer counted as more."""
@@ -475,6 +488,12 @@ class GroupTiles(MatrixTiles):
         nest.fetch_ahead(accumulator, step, self.point["stages"], lag=1)
 
 
+def _bytes_of(load: Load | None) -> int:
+    """Those of a whole tensor."""
+    sizes = [0] if load is None else [load.dtype.bytes, *(int_value(n) or 0 for n in load.buffer.shape)]
+    return math.prod(sizes)
+
+
 def row_bytes(product: Product, operand: Expr) -> int:
     """Bytes from one row of a tensor to the next that an operand is; 0 for anything else, and what is packed first."""
     load = plain_load(operand)
@@ -492,15 +511,16 @@ def _row_cost(product: Product, operand: Expr) -> float:
 # ---------------------------------------------------------------------------------------------------------- turning
 
 
-def turn_operands(found: Product, only_constants: bool) -> Product:
-    """The product with operands that lie along k, copies of them where they do not.
+def turn_operands(found: Product, only_constants: bool, sides: str = "xy") -> Product:
+    """The product with operands (x, y or both) that lie along k, copies of them where they do not.
 
     With `only_constants`, the instruction turns whatever else there is, and a constant of rows is packed by itself.
     """
     s, name, (along_x, along_y) = found.unit.schedule, found.name, found.k_last
-    for side in ("x",) if only_constants else ("x", "y"):
+    for side in "x" if only_constants else sides:
         axes = matrix_axes(block_named(s, name))
         assert axes is not None
+        axes = axes.exchanged() if found.is_exchanged else axes
         operand = axes.x_operand if side == "x" else axes.y_operand
         load, is_along = plain_load(operand), runs_along_k(facts_of(block_named(s, name)), operand, axes, found.order)
         is_constant = load is not None and load.buffer in found.unit.constants

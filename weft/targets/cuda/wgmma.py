@@ -8,9 +8,10 @@ A schedule keeps sums in the scope "wgmma.c" and the operands in shared memory, 
 
 Kinds are those of `mma`; of a float32 (tf32) the multiplication cuts off all but 10 bits of mantissa. `form` says what
 lies along a line, in the letters of `mma`. Of a (rows of C), n: a[i, k]; t: a[i // 64, k, i % 64]. Of b (columns of C),
-t: b[j, k]; n: b[j // 64, k, j % 64]. Only 16-bit kinds have lines that do not lie along k. `swizzle` puts the lines
-into the order that the instruction takes. A statement on such a tile belongs to 128 threads: threadIdx.x runs over
-them.
+t: b[j, k]; n: b[j // 64, k, j % 64]. Of kinds that are not of 16 bits the instruction reads lines along k alone; rows
+of tf32 that lie otherwise, a[i // 32, k, i % 32], are loaded into registers, each number by the thread that holds it
+there. `swizzle` puts the lines into the order that the instruction takes. A statement on such a tile belongs to 128
+threads: threadIdx.x runs over them.
 
 The products run beside the threads. A call waits until at most `pending` groups of them are on their way, 0 by its
 rule; `overlap_products` lets those of one step run into the next where the pipeline around them keeps their operands.
@@ -18,7 +19,7 @@ rule; `overlap_products` lets those of one step run into the next where the pipe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ from weft.expr.nodes import (
     Buffer,
     Call,
     Expr,
+    Var,
+    add,
     cast,
     equal,
     floormod,
@@ -39,12 +42,13 @@ from weft.expr.nodes import (
     int_value,
     less,
     logical_or,
+    mul,
 )
 from weft.expr.structural import structural_equal
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Seq, Stmt, seq
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
-from weft.loop.passes.support import is_barrier
+from weft.loop.passes.support import is_barrier, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import mma
 from weft.targets.cuda import model as fit
@@ -59,6 +63,8 @@ WIDTHS = (64, 96, 128, 160, 192, 224, 256)
 """Columns of a tile of sums; where b does not lie along k, half of its last line may be of no use."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 WAIT_FOR, ADD, HELD, FIRST = "wgmma_wait_for", "wgmma_add", f"{DOT}held_", "_first_"
+LOADED = f"{DOT}loaded_tf32"
+"""A product whose rows go through registers: after its sums it has the tile of these, and that of the step before."""
 MANY = 8
 """More groups of products than an instruction can wait for: none is waited for."""
 
@@ -77,6 +83,26 @@ PLACE = """DEVICE uint64_t weft_wgmma_operand(const void *from, int32_t block) {
 }"""
 """How an operand lies: the bytes from one block of 64 columns to the next, 1,024 from 8 lines to the next, swizzled."""
 
+ROW = """DEVICE uint32_t weft_wgmma_row(const void *from, int32_t block) {
+  const uint32_t lane = threadIdx.x & 31u, warp = (threadIdx.x >> 5) & 3u, k = (lane & 3) + 4 * (lane & 1);
+  return (uint32_t)__cvta_generic_to_shared(from) + (warp >> 1) * block + k * 128
+         + (((((warp & 1) << 2) + (lane >> 4)) ^ k) << 4) + (((lane >> 2) & 3) << 2);
+}"""
+LOAD = """DEVICE void weft_wgmma_load(int32_t *words, uint32_t from) {
+  #pragma unroll
+  for (int32_t half = 0; half < 2; ++half) {
+    int32_t x, y;
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from ^ (32 * half)) : "memory");
+    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(y) : "r"(from ^ (32 * half) ^ 576) : "memory");
+    words[half] = threadIdx.x & 1u ? y : x;
+    words[half + 2] = threadIdx.x & 1u ? x : y;
+  }
+}"""
+"""The numbers of 64 rows and 8 k of tf32 that a thread holds: of rows i and i + 8, k and k + 4. Odd threads load the
+second k first, so that a warp meets every bank once."""
+IN_WORDS = [f'"r"(words[4 * k + {i}])' for i in range(4)]
+"""Rows in registers, as `products` takes them."""
+
 
 def _sum_type(wide: str) -> str:
     return "float" if wide == "float32" else "int32_t"
@@ -87,6 +113,24 @@ def finish(sums: str) -> str:
     return f"""  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
   if (pending == 0) asm volatile("wgmma.wait_group.sync.aligned 0;" : {sums} : : "memory");
   else if (pending < {MANY}) asm volatile("wgmma.wait_group.sync.aligned %0;" : : "n"(pending) : "memory");"""
+
+
+def products(shape: str, count: int, rows: Sequence[str], right: int, options: str, steps: int = 4) -> str:
+    """So many products on `count` sums, one after another along k: of rows in registers, or at an address."""
+    sums = ", ".join(f'"+{"f" if ".f32." in shape else "r"}"(sum[{i}])' for i in range(count))
+    registers = ", ".join(f"%{i}" for i in range(count))
+    left, end = ", ".join(f"%{count + i}" for i in range(len(rows))), count + len(rows)
+    return f"""  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
+  #pragma unroll
+  for (int32_t k = 0; k < {steps}; ++k) {{
+    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{end + 1}, 0;\\n"
+                 "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
+                 "{f"{{{left}}}" if len(rows) > 1 else left}, %{end}, {", ".join(filter(None, ("p", options)))};\\n}}"
+                 : {sums}
+                 : {", ".join(rows)}, "l"(right + (uint64_t)(k * {right})),
+                   "r"((int32_t)(fresh && k == 0)));
+  }}
+"""
 
 
 def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
@@ -101,8 +145,9 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
         if not order or (a_line, b_line) != (line, line):
             raise TargetError(f"operands of wgmma lie in swizzled lines of {line} elements; these are not such lines")
         turned_a, turned_b, count = form & 1, 1 - (form >> 1), width // 2
+        if turned_a and not kind.transposes:
+            return _loaded(c, call)
         name = f"weft_wgmma_dot_{kind.name}_{turned_a}{turned_b}_{width}{FIRST + str(first) if first else ''}"
-        registers = ", ".join(f"%{i}" for i in range(count))
         sums = ", ".join(f'"+{kind.constraint}"(sum[{i}])' for i in range(count))
         options = f"1, 1, {turned_a}, {turned_b}" if kind.transposes else "1, 1" if kind.wide == "float32" else ""
         shape = f"m64n{width}k{kind.depth}.{mma.SUMS[kind.wide]}.{kind.a}.{kind.b}"
@@ -112,17 +157,7 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
             f"""template <int32_t pending> DEVICE void {name}({_sum_type(kind.wide)} *sum, const void *a,
     int32_t a_block, const void *b, int32_t b_block, bool fresh) {{
   const uint64_t left = weft_wgmma_operand(a, a_block), right = weft_wgmma_operand(b, b_block);
-  asm volatile("wgmma.fence.sync.aligned;" : : : "memory");
-  #pragma unroll
-  for (int32_t k = 0; k < {steps}; ++k) {{
-    asm volatile("{{\\n.reg .pred p;\\nsetp.eq.b32 p, %{count + 2}, 0;\\n"
-                 "wgmma.mma_async.sync.aligned.{shape} {{{registers}}}, "
-                 "%{count}, %{count + 1}, {", ".join(filter(None, ("p", options)))};\\n}}"
-                 : {sums}
-                 : "l"(left + (uint64_t)(k * {far[turned_a]})), "l"(right + (uint64_t)(k * {far[turned_b]})),
-                   "r"((int32_t)(fresh && k == 0)));
-  }}
-{finish(sums)}
+{products(shape, count, [f'"l"(left + (uint64_t)(k * {far[turned_a]}))'], far[turned_b], options, steps)}{finish(sums)}
 }}""",
         )
         operands = f"{c.pointer(a)}, {kind.bytes * a_block}, {c.pointer(b)}, {kind.bytes * b_block}"
@@ -130,6 +165,41 @@ def _dot(kind: mma.Kind, first: int = 0) -> Emitter:
         return f"{name}<{pending}>({c.fragment(out)}, {operands})"
 
     return emit
+
+
+def _loaded(c: Context, call: Call) -> str:
+    """Multiplies rows of tf32 that go through registers.
+
+    A register that is read by a product must not be set before that is through, which the compiler does not see to. So
+    steps take turns with two tiles of registers that outlive them, and the wait names those of the step before; a step
+    by itself waits for its own.
+    """
+    is_kept = call.name == LOADED
+    a, b, out, *numbers = call.args[:3] + call.args[3 + 2 * is_kept :]
+    a_block, width, pending = (c.constant(numbers[i]) for i in (1, 5, 8))
+    count, name = width // 2, f"weft_wgmma_loaded_{width}"
+    multiplied = products(f"m64n{width}k8.f32.tf32.tf32", count, IN_WORDS, 2, "1, 1")
+    c.helper("weft_wgmma_operand", PLACE)
+    c.helper("weft_wgmma_row", ROW)
+    c.helper("weft_wgmma_load", LOAD)
+    before = ", ".join(f'"+r"(before[{i}])' for i in range(16))
+    c.helper(
+        name,
+        f"""template <int32_t pending> DEVICE void {name}(float *sum, int32_t *words, int32_t *before, const void *a,
+    int32_t a_block, const void *b, bool fresh) {{
+  const uint32_t left = weft_wgmma_row(a, a_block);
+  const uint64_t right = weft_wgmma_operand(b, 0);
+  #pragma unroll
+  for (int32_t k = 0; k < 4; ++k) weft_wgmma_load(words + 4 * k, left + 1024 * k);
+{multiplied}  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %16;" : {before} : "n"(pending) : "memory");
+}}""",
+    )
+    operands = f"{c.pointer(a)}, {4 * a_block}, {c.pointer(b)}, {c.value(numbers[6])}"
+    if is_kept:
+        tiles = ", ".join(c.fragment(tile) for tile in call.args[3:5])
+        return f"{name}<{pending}>({c.fragment(out)}, {tiles}, {operands})"
+    return f"[&](float *sum) {{ int32_t words[16]; {name}<0>(sum, words, words, {operands}); }}({c.fragment(out)})"
 
 
 def _zero(c: Context, call: Call) -> str:
@@ -202,6 +272,7 @@ EMITTERS: Mapping[str, Emitter] = {
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
     PUBLISH: instruction("fence.proxy.async.shared::cta"),
+    LOADED: _loaded,
     **{f"{DOT}{name}": _dot(kind) for name, kind in mma.KINDS.items()},
     **{f"{DOT}{kind.name}{FIRST}{first}": _dot(kind, first) for kind, first in _shorter()},
 }
@@ -214,10 +285,10 @@ def operand_seen(kind: mma.Kind, tile: Any, line: int, block: int, count: int, k
     depth = line_depth(kind)
     if k_inside:
         seen = seen_by(tile, (count, depth), (int(line), 1), order)
-        return cut_tf32(seen) if kind.name == "tf32" else seen
-    lines = -(-count // LINE)
-    seen = seen_by(tile, (lines, depth, LINE), (int(block), int(line), 1), order)
-    return seen.transpose(0, 2, 1).reshape(lines * LINE, depth)[:count]
+    else:  # lines have as many elements along rows as along k
+        seen = seen_by(tile, (-(-count // depth), depth, depth), (int(block), int(line), 1), order)
+        seen = seen.transpose(0, 2, 1).reshape(-1, depth)[:count]
+    return cut_tf32(seen) if kind.name == "tf32" else seen
 
 
 def cut_tf32(values: Any) -> Any:
@@ -252,6 +323,7 @@ for _kind in mma.KINDS.values():
     register_effect(f"{DOT}{_kind.name}", _mean_dot(_kind))
 for _kind, _first in _shorter():
     register_effect(f"{DOT}{_kind.name}{FIRST}{_first}", _mean_dot(_kind, _first))
+register_effect(LOADED, lambda a, b, out, rows, before, *numbers: _mean_dot(mma.KINDS["tf32"])(a, b, out, *numbers))
 
 # ----------------------------------------------------------------------------------------------------- declaring
 
@@ -263,8 +335,8 @@ def dot_name(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int) -> str:
 
 def _lines(name: str, element: str, count: int, depth: int, k_inside: bool) -> mma.At:
     """How an operand is read whose lines lie along k, or else along its rows."""
-    lines = te.placeholder((count, depth) if k_inside else (-(-count // LINE), depth, LINE), element, name=name)
-    return lambda row, k: lines[row, k] if k_inside else lines[row // LINE, k, row % LINE]
+    lines = te.placeholder((count, depth) if k_inside else (-(-count // depth), depth, depth), element, name=name)
+    return lambda row, k: lines[row, k] if k_inside else lines[row // depth, k, row % depth]
 
 
 def _declare_dot(kind: mma.Kind, turned_a: bool, turned_b: bool, width: int, shorter: str = "") -> None:
@@ -287,7 +359,7 @@ for _width in WIDTHS:
     for _wide, _sums in mma.SUMS.items():
         mma.declare_copy(f"wgmma_store_{_width}_{_sums}", STORE, (ROWS, _width), _wide, False)
     for _kind in mma.KINDS.values():
-        for _form in range(4) if _kind.transposes else (2,):
+        for _form in range(4) if _kind.transposes else (2, 3) if _kind.name == "tf32" else (2,):
             _declare_dot(_kind, bool(_form & 1), bool(_form & 2), _width)
 for _width in fit.ATTENTION_PARTS:
     for _kind, _first in _shorter():
@@ -308,7 +380,8 @@ def overlap_products(func: Func) -> Func:
 
     `double_buffer` leaves the mark of a lag on a loop whose parts stay as they are for one more step.
     """
-    return _Overlap().func(func) if any(is_dot(s) for s in walk_stmts(func.body)) else func
+    made = _Overlap().func(func) if any(is_dot(s) for s in walk_stmts(func.body)) else func
+    return rename_repeated(made) if any(map(_loads_rows, walk_stmts(func.body))) else made
 
 
 def is_dot(s: Stmt) -> bool:
@@ -335,20 +408,54 @@ def groups_of(s: Stmt) -> int | None:
 class _Overlap(Mutator):
     def __init__(self) -> None:
         self.pending = 0
+        self.rows: list[Buffer] = []
+        """Where this step and the one before load rows to."""
 
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if is_barrier(s):
             return seq(Evaluate(Call(PUBLISH, (), INT32)), s)
-        return _with(s, index_expr(self.pending)) if self.pending and is_dot(s) else s
+        if not self.rows or not is_dot(s):
+            return _with(s, index_expr(self.pending)) if self.pending and is_dot(s) else s
+        a, b, out, *numbers, _ = s.value.args  # type: ignore[attr-defined]
+        tiles = [Address(rows, [index_expr(0)], "rw") for rows in self.rows]
+        return Evaluate(Call(LOADED, (a, b, out, *tiles, *numbers, index_expr(self.pending)), INT32))
 
     def visit_For(self, s: For) -> Stmt:
         count = groups_of(s.body) if s.annotations.get(LAG) else None
-        if not count:
+        loads_rows = any(map(_loads_rows, walk_stmts(s)))
+        if not count or (loads_rows and (count > 1 or int_value(s.extent) is None)):
             return self.generic_stmt(s)
         outer, self.pending = self.pending, count
-        done = self.generic_stmt(s)
+        done = self._in_turns(s) if loads_rows else seq(self.generic_stmt(s), Evaluate(Call(WAIT, (), INT32)))
         self.pending = outer
-        return seq(done, Evaluate(Call(WAIT, (), INT32)))
+        return done
+
+    def _in_turns(self, s: For) -> Stmt:
+        """The loop by two steps at a time, of which each loads rows into a tile of its own.
+
+        for k in range(7): dot(…)   ->   dot(rows1, rows0, …)
+                                         for h in range(3): dot(rows0, rows1, …); dot(rows1, rows0, …)
+        """
+        total, half, deep = int_value(s.extent) or 0, Var(f"{s.var.name}_half"), line_depth(mma.KINDS["tf32"])
+        tiles = [Buffer(f"rows{at}", INT32, (ROWS * deep,), scope="wgmma.c") for at in (0, 1)]
+
+        def step(at: int, number: Expr) -> Stmt:
+            self.rows = [tiles[at], tiles[1 - at]]
+            return Let(s.var, number, self.stmt(s.body))
+
+        first = step(1, index_expr(0)) if total % 2 else None
+        both = [step(at, add(mul(half, index_expr(2)), index_expr(total % 2 + at))) for at in (0, 1)]
+        self.rows = []
+        starts = [Address(tile, [index_expr(0)], "rw") for tile in tiles]
+        zeros = [Evaluate(Call(ZERO, (at, index_expr(deep)), INT32)) for at in starts]
+        waits = [wait_for(at, index_expr(deep)) for at in starts]
+        made = seq(*zeros, first, For(half, total // 2, seq(*both)) if total > 1 else None, *waits)
+        return Allocate(tiles[0], Allocate(tiles[1], made))
+
+
+def _loads_rows(s: Stmt) -> bool:
+    """Whether a statement is a product whose rows go through registers."""
+    return is_dot(s) and s.value.name == f"{DOT}tf32" and bool((int_value(s.value.args[7]) or 0) & 1)  # type: ignore[attr-defined]
 
 
 def _with(s: Stmt, pending: Expr, fresh: Expr | None = None) -> Evaluate:

@@ -16,7 +16,7 @@ machine, and when no block is a long chain on its own; split-K makes more and sh
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,11 +55,19 @@ class Product:
     k_last: tuple[int, int]
     packed: Load | None
     """The load of a constant operand that is stored in another order of its dimensions, once."""
+    is_exchanged: bool = False
+    """Whether x is what does not lie together in the result."""
 
     @property
     def name(self) -> str:
         """The block that sums."""
         return self.unit.facts.block.name
+
+    def exchanged(self) -> Product:
+        """The same product with x for y, and y for x."""
+        axes, facts = self.axes.exchanged(), self.unit.facts
+        along_x, along_y = (runs_along_k(facts, e, axes, self.order) for e in (axes.x_operand, axes.y_operand))
+        return replace(self, axes=axes, k_last=(along_x, along_y), packed=None, is_exchanged=not self.is_exchanged)
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -158,8 +166,8 @@ class Tiles:
     """x, y and k of a block's tile, for one of its shares."""
     shares: int = 1
     """Groups of threads that take turns along k; their accumulators are added up in shared memory."""
-    turns: Mapping[str, bool] = {}
-    """What is said of that where the product gets its form."""
+    said: Mapping[str, bool] = {}
+    """What else is said where the product gets its form."""
 
     def __init__(self, product: Product) -> None:
         self.product, self.s = product, product.unit.schedule
@@ -226,7 +234,7 @@ class Tiles:
             copy_in_order(s, found.packed, found.name, [*axes.batch, *[axes.k[i] for i in found.order], *axes.y])
         made: list[str] = s.apply(
             "matrix_form", block=found.name, pads=list(self.tile), order=list(found.order),
-            parts=self.point["parts"] * self.shares, k_last=list(self.k_last), **self.turns,
+            parts=self.point["parts"] * self.shares, k_last=list(self.k_last), **self.said,
         )  # fmt: skip
         return made
 
