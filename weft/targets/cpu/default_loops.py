@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.expr.nodes import Expr, Load, Var, int_value
+from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
 from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
@@ -13,7 +13,8 @@ from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_transpose import tile_transposed
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE
+from weft.targets.cpu.facts import has_masks
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE, SHORT_ROW
 
 
 def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
@@ -70,7 +71,10 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
                 stage.unroll(unrolled)
             else:
                 block, inner = stage.split(last, factor=lanes)
-            around.append(block)
+            if extent_of(stage, block) <= SHORT_ROW and _has_edges(facts, target):
+                stage.unroll(block)
+            else:
+                around.append(block)
             last = inner
         if length > 1:
             stage.vectorize(last)
@@ -79,6 +83,13 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     if outer:
         parallelize(stage, around, work, target)
     return around
+
+
+def _has_edges(facts: Facts, target: Target) -> bool:
+    """Whether a row is padded with a number where lanes cannot be off: it must be known then which of them are."""
+    value = None if facts.store is None else facts.store.value
+    padded = isinstance(value, Select) and isinstance(value.otherwise, Const)
+    return padded and not has_masks(target.features, facts.target.dtype.bits)
 
 
 def _rows_of_columns(stage: Stage, facts: Facts, loops: list[Var], target: Target) -> bool:

@@ -70,12 +70,12 @@ for that is read as it lies, and one of every second place (two loads, a permuta
 take whose rows do not stay in registers; and what rows left over cost, as a share: they are straight code of their own,
 with tests."""
 
-UNMASKED_EDGE = 20.0
-"""Vectors that the last one of a row counts for where lanes that are off are tests in each step. Neoverse N1, 17 to 33
-channels: 152 µs at 28 × 28, 653 at 30 × 30, where 186 would be as fast."""
-
 SHORT_ROW = 4
 """Vectors of a row that is short: they are straight code, so that it is known which lanes are off."""
+
+FEW_TILES = 3
+"""Tiles of rows that are written out where the last is cut: partitioning a loop leaves one whole of which the first and
+the last round are others. Neoverse N1, two windows over single channels, stride 2: 250 to 127 µs, 297 to 203."""
 
 UNALIGNED = 2.0
 """How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""

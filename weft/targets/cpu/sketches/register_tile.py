@@ -22,6 +22,7 @@ from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
+from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.plan.contraction import counted, load_bytes, taps_along
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
@@ -161,12 +162,18 @@ def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
 
 
 def _shared(unit: Unit, plan: TilePlan, outer: list[Var]) -> list[Var]:
-    """The loops that threads may share: that over rows alone stays apart where its last tile is cut and others are
-    enough. Fused with them, which rows there are would be a test in each step."""
-    rows = [extent(axis) for axis in unit.facts.spatial if axis.var is plan.row]
-    others = math.prod(extent_of(unit.schedule[unit.name], loop) for loop in outer[:-1])
-    uneven = bool(rows) and rows[0] % plan.rows != 0
-    return outer[:-1] if uneven and others >= max(unit.target.cores, 2) else outer
+    """The loops that threads may share: those over tiles of which the last is cut stay apart where others are enough.
+    Fused with them, which rows and lanes there are would be a test in each step."""
+    stage, rows = unit.schedule[unit.name], [extent(axis) for axis in unit.facts.spatial if axis.var is plan.row]
+    cut = [len(outer) - 1 - len(rows)] * _is_cut(unit.facts, plan) + [len(outer) - 1 for n in rows if n % plan.rows]
+    counts = {at: math.prod(extent_of(stage, loop) for loop in outer[:at]) for at in cut}
+    return outer[: next((at for at in cut if counts[at] >= max(unit.target.cores, 2)), len(outer))]
+
+
+def _is_cut(facts: Facts, plan: TilePlan) -> bool:
+    """Whether the last tile along the lanes has fewer of them."""
+    lane = next(axis for axis in facts.spatial if axis.var is plan.lane)
+    return not plan.padded and extent(lane) % plan.width != 0
 
 
 def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> TilePlan | None:
@@ -302,7 +309,7 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     place = {axis.var: i for i, axis in enumerate(facts.spatial)}
     if plan.padded:
         sums.pad(sums.axis[place[plan.lane]], plan.width)
-    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes], _side(facts, plan))
+    outer = _tile_final(unit, final, plan, at)
     sums.compute_at(final, outer[-1], exact=not plan.padded)
     sums.set_scope("local")
     lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
@@ -325,17 +332,21 @@ def _side(facts: Facts, plan: TilePlan) -> int:
     return math.gcd(plan.lanes, next(extent(axis) for axis in facts.spatial if axis.var is plan.lane))
 
 
-def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Var], side: int) -> list[Var]:
+def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) -> list[Var]:
     """The epilogue on the tile, blocks of lanes outside those of rows so that the packed operand stays close."""
+    order, side = [axis.var for axis in final.block.axes], _side(unit.facts, plan)
     loop_of, lane, row = nest.loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
     rest = [loop_of[axis] for axis in order if axis is not lane and axis is not row]
     block, lanes = final.split(loop_of[lane], factor=plan.width)
-    outer, tile = [*rest[:1], block, *rest[1:]], [lanes]
+    first = len(rest) if _is_cut(unit.facts, plan) else 1
+    outer, tile = [*rest[:first], block, *rest[first:]], [lanes]
     if row is not None:
         down, rows = final.split(loop_of[row], factor=plan.rows)
         outer.append(down)
         tile = [rows, lanes] if order[-1] is lane else [lanes, rows]
     final.reorder(*outer, *tile)
+    if _is_cut(unit.facts, plan) and nest.starts_early(unit, 1, plan.width):
+        final.annotate(TILES, plan.width, block)
     if tile[-1] is lanes:
         nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
