@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import weft
+from tests.goldens.choices import TARGETS, kernels_in
 from weft import te
 from weft.builder import with_arguments
 from weft.compiler.kernels.build import lift_packing
+from weft.core.knobs import knobs
 from weft.expr.nodes import Buffer, int_value
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES
@@ -60,7 +62,27 @@ def test_steps(sizes: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-4)
 
 
-def test_weights_that_change_are_left_to_the_general_tile() -> None:
+@pytest.mark.parametrize("op,gates,more", [("LSTM", 4, {}), ("GRU", 3, {}), ("GRU", 3, {"linear_before_reset": 1})])
+@pytest.mark.parametrize("batch,hidden", [(1, 24), (3, 21), (6, 40)])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_products_of_parts_of_the_weights(op, gates, more, batch, hidden, fixed) -> None:
+    """Each product packs the weights that it takes; those of a call are packed in it, where several rows meet them."""
+    b = Builder(op)
+    shapes = (1, gates * hidden, 9), (1, gates * hidden, hidden)
+    made = [b.normal(*shape, scale=0.2) if fixed else b.input(f"w{at}", shape) for at, shape in enumerate(shapes)]
+    graph = b.finish(b.node(op, b.input("x", (5, batch, 9)), *made, hidden_size=hidden, **more))
+    kernels = list(kernels_in(graph, find_target(TARGETS["neoverse"])))
+    taken = [one.name for kernel in kernels for one in kernel.schedule.tried if one]
+    count = 2 if op == "GRU" and not more else 1
+    assert taken.count("recurrent product") == (count if fixed or batch > 1 else 0)
+    feeds = [RANDOM.standard_normal(v.tensor.static).astype(np.float32) * np.float32(0.5) for v in graph.inputs]
+    (want,) = interpret_graph(graph, feeds)
+    with knobs.override(cache=False):
+        (got,) = weft.compile(graph, threads=2).run(None, dict(zip([v.name for v in graph.inputs], feeds)))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_one_row_reads_weights_that_change_as_they_lie() -> None:
     x, r, h = recurrence(3, 1, 64)
     s = te.create_schedule(h.op)
     default_schedule(s, find_target("native"), [])

@@ -195,10 +195,6 @@ MOSTLY_FILLED, EDGE_COST = 0.5, 4
 """The share of useful lanes from which on an operand is packed although the last vector is not full; how much longer a
 tile takes whose lanes reach past the end and are masked."""
 
-UNEVEN_ROWS, ENOUGH_SUMS, LARGER_TILE = 0.85, 10, 0.002
-"""For the register tile of any sum of products: its share of the speed where it does not divide the rows; sums at a
-time that hide the latency of a multiply-add; how much a sum more is worth where two tiles are as fast."""
-
 MOST_TAPS, ROWS_AT_ONCE, LEAST_STRETCH = 9, 4, 16
 """Reductions: a window of so many elements is one straight piece of code, which keeps its result in registers; rows
 that are added up before the sums go back to the first-level cache; vectors of a row that are read at once, at least."""

@@ -130,12 +130,15 @@ def product_of(unit: Unit) -> Product | None:
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
-    """The product of a state with constant weights in each step of a recurrence; None for another block."""
+    """The product of a state with weights in each step of a recurrence; None for another block.
+
+    Weights that are given with a call are packed in it: not for one row, which reads them as they lie.
+    """
     lane, found = facts.spatial[-1], contraction_of(facts)
     if found is None or facts.spatial[0].kind != "ordered" or lane.kind != "spatial" or extent(lane) < 2:
         return None
     product = _product(found, lane) if facts.store_step(lane.var) == 1 else None
-    if product is None or product.right.buffer not in constants or not product.has_all_columns:
+    if product is None or (product.right.buffer not in constants and product.row is None):
         return None
     return None if any(uses(product.right, axis) for axis in facts.spatial if axis is not lane) else product
 

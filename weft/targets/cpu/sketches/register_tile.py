@@ -11,7 +11,7 @@ model is compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from weft.loop.ir import Axis
 from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.plan.contraction import counted, load_bytes, taps_along
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
@@ -43,9 +43,9 @@ class TilePlan:
 
     lane: Var
     row: Var | None
-    lanes: int
-    vectors: int
-    rows: int
+    lanes: int = 1
+    vectors: int = 1
+    rows: int = 1
     packed: Load | None = None
     packed_dim: int = 0
 
@@ -64,10 +64,9 @@ class TilePlan:
         """A vector of multiply-adds."""
         return replace(VECTOR, lanes=self.lanes)
 
-    @property
-    def point(self) -> dict[str, int]:
-        """Its numbers."""
-        return {"lanes": self.lanes, "vectors": self.vectors, "rows": self.rows, "packed": int(self.packed is not None)}
+    def at(self, point: Point) -> TilePlan:
+        """The tile of a point."""
+        return replace(self, lanes=point["lanes"], vectors=point["vectors"], rows=point["rows"])
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -75,12 +74,6 @@ def match(unit: Unit) -> Sketch | None:
     plan = plan_tile(unit.facts, unit.target, unit.constants)
     if plan is None:
         return None
-    knobs: dict[str, tuple[int, ...]] = {knob: (number,) for knob, number in plan.point.items()}
-    whole = plan.packed is not None and plan.packed.indices[plan.packed_dim] is not plan.lane
-    if not whole:  # a tile that need not divide its axis may have another size
-        knobs["vectors"] = (1, 2, 3, 4, 6)
-        knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
-    time = around_rule(plan.point, float(seconds(1.0, unit.target)))
     slower, packing = model.UNBLOCKED, 0.0
     if plan.packed is None:
         slower = (1 + model.UNPACKED * model.lines_of(unit.target)) * (
@@ -90,24 +83,44 @@ def match(unit: Unit) -> Sketch | None:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
-        computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
-        streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
-        return time(columns) * (slower * model.overlapped(computing, streaming) + packing)
+        computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan)
+        streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
+        return seconds(slower * model.overlapped(computing, streaming) + packing, unit.target)
 
-    choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
-    most = max(unit.target.vector_registers, 8)
+    knobs, legal = _choices(unit.facts, unit.target, plan)
+    return Sketch("register tile", knobs, lambda point: _apply(unit, plan, point), cost, legal)
+
+
+def _choices(
+    facts: Facts, target: Target, plan: TilePlan
+) -> tuple[dict[str, tuple[int, ...]], Callable[[Columns], Any]]:
+    """The tiles to choose from, and which of them fit the registers.
+
+    The width of an operand that is packed as it lies must divide its axis. A product of one row waits for memory:
+    several streams at once.
+    """
+    sizes, registers = {axis.var: extent(axis) for axis in facts.spatial}, max(target.vector_registers, 8)
+    across, down = sizes[plan.lane], 1 if plan.row is None else sizes[plan.row]
+    whole = plan.packed is not None and not plan.padded
+    lanes = _lane_counts(max(target.lanes(facts.target.dtype), 1), across, whole)
+    share = ceildiv(ceildiv(across, lanes[0]), max(target.cores, 1))
+    most = min(6, ceildiv(across, lanes[-1])) if down > 1 else min(registers * 3 // 8, share)
+    knobs = {
+        "lanes": tuple(lanes), "vectors": tuple(range(1, most + 1)), "rows": tuple(range(1, min(down, registers) + 1)),
+        "packed": (int(plan.packed is not None),),
+    }  # fmt: skip
 
     def legal(columns: Columns) -> Any:
-        rows, vectors = columns["rows"], columns["vectors"]
-        return (rows * vectors + vectors + 1 <= most) | ((rows == plan.rows) & (vectors == plan.vectors))
+        rows, vectors, width = columns["rows"], columns["vectors"], columns["vectors"] * columns["lanes"]
+        fits = ((rows + 1) * vectors + 1 < registers) & ((across % width == 0) | (not whole))
+        return fits & ((vectors == 1) | (width < across + columns["lanes"]))
 
-    return Sketch("register tile", choices, lambda point: _apply(unit, plan, point), cost, legal)
+    return knobs, legal
 
 
-def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
+def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> Any:
     """Cycles of all tiles: what a step multiplies, and what it loads for that."""
-    facts, core = unit.facts, core_of(unit.target)
-    loads: Any = 0.0
+    vectors, rows, core, loads = columns["vectors"], columns["rows"], core_of(target), np.zeros(1)
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane) != 0 else 1
         apart = 0 if plan.row is None else facts.step(load, plan.row)
@@ -117,14 +130,18 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     step = np.maximum(issued, core.latency) + model.STEP_CYCLES
     sizes = {axis.var: extent(axis) for axis in facts.spatial}
     down = 1 if plan.row is None else sizes[plan.row]
-    tiles = (
-        facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
-    )
-    turned = 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * plan.lanes
+    tiles = ceildiv(sizes[plan.lane], vectors * columns["lanes"]) * ceildiv(down, rows)
+    tiles = facts.points // (sizes[plan.lane] * down) * tiles
+    return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors)
+
+
+def _turned(unit: Unit, plan: TilePlan) -> float:
+    """Cycles in which results are stored that do not lie along the lanes."""
+    facts = unit.facts
     row = next((axis for axis in facts.spatial if axis.var is plan.row), None)
     if nest.phase_between(unit, row, [axis for axis in facts.spatial if axis.var not in (plan.row, plan.lane)]):
-        turned = model.SCATTERED_CYCLES * plan.lanes
-    return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + (2 + turned) * rows * vectors)
+        return model.SCATTERED_CYCLES * facts.points
+    return 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * facts.points
 
 
 def _is_window(unit: Unit, plan: TilePlan) -> bool:
@@ -133,19 +150,19 @@ def _is_window(unit: Unit, plan: TilePlan) -> bool:
     return any(taps_along(unit.facts, load, lane) for load in unit.facts.loads)
 
 
-def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:
+def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
     """Cycles in which the operands that the lanes share come again, once for each tile along the lanes but the first.
 
     Nothing is in blocks for the caches: what one of them does not hold comes from behind it each time.
     """
     lane = next(extent(axis) for axis in unit.facts.spatial if axis.var is plan.lane)
     shared = sum(load_bytes(load) for load in unit.facts.loads if unit.facts.step(load, plan.lane) == 0)
-    return (-(-lane // (vectors * plan.lanes)) - 1) * shared / model.bytes_a_cycle(shared, unit.target)
+    return (ceildiv(lane, width) - 1) * shared / model.bytes_a_cycle(shared, unit.target)
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
-    plan = replace(plan, vectors=point["vectors"], rows=point["rows"])
+    plan = plan.at(point)
     known = set(names_of(s))
     outer = _tile(unit, plan)
     made = [name for name in names_of(s) if name not in known]
@@ -186,7 +203,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
         if found is None:
             continue
         packed, dim, rank = found
-        lanes = _lanes(facts, target)
+        lanes = max(target.lanes(facts.target.dtype), 1)
         padded = packed is not None and packed.indices[dim] is axis.var
         even = extent(axis) % lanes == 0 or (
             packed is not None and _filled(extent(axis), lanes, padded) >= model.MOSTLY_FILLED
@@ -197,14 +214,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     *_, position, packed, dim = max(choices, key=lambda c: c[:5])
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
-    whole = packed is not None and packed.indices[dim] is not lane.var
-    padded = packed is not None and not whole
-    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole, padded)
-    return TilePlan(lane.var, None if row is None else row.var, lanes, vectors, rows, packed, dim)
-
-
-def _lanes(facts: Facts, target: Target) -> int:
-    return max(target.lanes(facts.target.dtype), 1)
+    return TilePlan(lane.var, None if row is None else row.var, packed=packed, packed_dim=dim)
 
 
 def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[Load | None, int, int] | None:
@@ -253,36 +263,6 @@ def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
         if best is None or score >= best[0]:
             best = (score, position)
     return None if best is None else facts.spatial[best[1]]
-
-
-def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool, padded: bool) -> tuple[int, int, int]:
-    """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges.
-
-    With `whole` the tile's width must divide the axis; with `padded` the last tile is as whole as any.
-    """
-    full = _lanes(facts, target)
-    registers = max(target.vector_registers, 8)
-    best = (-1.0, 1, 1, 1)
-    for lanes in _lane_counts(full, across, whole):
-        for vectors in range(1, 1 + min(6, ceildiv(across, lanes))):
-            if whole and across % (lanes * vectors):
-                continue
-            for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-                even = 1.0 if down % rows == 0 else model.UNEVEN_ROWS * down / (ceildiv(down, rows) * rows)
-                latency = min(1.0, vectors * rows / model.ENOUGH_SUMS)
-                balance = min(1.0, vectors * rows / (vectors + rows))
-                speed = lanes / full * _filled(across, lanes * vectors, padded) * even * latency * balance
-                score = speed + model.LARGER_TILE * min(vectors, 4) * rows
-                if score > best[0]:
-                    best = (score, lanes, vectors, rows)
-    _, lanes, vectors, rows = best
-    if down == 1:  # a matrix-vector product waits for memory: several streams at once
-        most = max(1, registers * 3 // 8)
-        lanes = _lane_counts(full, across, whole)[0]
-        each = ceildiv(ceildiv(across, lanes), max(1, target.cores))
-        fits = [n for n in range(1, 1 + min(most, each)) if not whole or across % (n * lanes) == 0]
-        vectors = max(fits, key=lambda n: (-ceildiv(across, n * lanes) * n, n))
-    return lanes, vectors, rows
 
 
 def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
@@ -358,37 +338,6 @@ def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) ->
     else:
         final.vectorize(tile[-1])
     return outer
-
-
-def tile_in_place(s: Schedule, facts: Facts, plan: TilePlan) -> list[Var]:
-    """The tile of a product that must stay where it is, a step of a recurrence; gives the loops around the tile."""
-    name = facts.block.name
-    _pack(s, facts, plan)
-    stage = s[name]
-    loops = axis_loops(stage)
-    lane, row = loops[plan.lane], None if plan.row is None else loops[plan.row]
-    reduce = [loop for axis in facts.reduce if (loop := loops[axis.var]) is not None]
-    outer = [x for axis in facts.spatial if (x := loops[axis.var]) is not None and x is not lane and x is not row]
-    if lane is None or len(reduce) != len(facts.reduce) or (plan.row is not None and row is None):
-        raise ScheduleError("tile", name, "an axis has no loop of its own")
-    block, lane = stage.split(lane, factor=plan.width)
-    outer, rows = [*outer, block], []
-    if row is not None:
-        down, row = stage.split(row, factor=plan.rows)
-        outer, rows = [*outer, down], [row]
-    _, vector = nest.multiply(stage, plan.kernel, outer, reduce, rows, lane)
-    stage.vectorize(vector)
-    return outer
-
-
-def axis_loops(stage: Stage) -> dict[Var, Var | None]:
-    """The loop of each axis of a block; None for one that has none of its own."""
-    block = stage.block
-    around = {loop.name: loop for loop in stage.loops}
-    found: dict[Var, Var | None] = {}
-    for axis, binding in zip(block.axes, block.bindings):
-        found[axis.var] = around.get(binding.name) if isinstance(binding, Var) else None
-    return found
 
 
 def _overlaps(facts: Facts, plan: TilePlan) -> bool:
