@@ -50,8 +50,6 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
         return []
     heavy = 0 if facts.store is None else cost(facts.store.value) // 3
     work = facts.points * max(1, len(facts.loads), heavy)
-    if outer and _rows_of_columns(stage, facts, loops, target):
-        return loops[:-2]
     if outer and (tiled := tile_transposed(stage, facts, loops, target)) is not None:
         parallelize(stage, tiled, work, target)
         return tiled
@@ -90,28 +88,6 @@ def _has_edges(facts: Facts, target: Target) -> bool:
     value = None if facts.store is None else facts.store.value
     padded = isinstance(value, Select) and isinstance(value.otherwise, Const)
     return padded and not has_masks(target.features, facts.target.dtype.bits)
-
-
-def _rows_of_columns(stage: Stage, facts: Facts, loops: list[Var], target: Target) -> bool:
-    """Lanes along what is read, unrolled along what is stored: the stores become rows (transpose_stores)."""
-    if len(loops) < 2 or len(facts.loads) > 4:
-        return False
-    lane, place = facts.spatial[-1], facts.spatial[-2]
-    if extent(lane) != target.lanes(facts.target.dtype) or extent(place) < 4:
-        return False
-    if facts.store_step(place.var) != 1 or (facts.store_step(lane.var) or 0) < extent(place):
-        return False
-    if not any(facts.step(load, lane.var) == 1 for load in facts.loads):
-        return False
-    length = extent(place)
-    parts = ceildiv(length, extent(lane))
-    wide = next((length // n for n in range(parts, 2 * parts + 1) if length % n == 0), ceildiv(length, parts))
-    block, inner = stage.split(loops[-2], factor=wide)
-    stage.reorder(*loops[:-2], block, inner, loops[-1])
-    stage.unroll(inner)
-    stage.vectorize(loops[-1])
-    parallelize(stage, [*loops[:-2], block], facts.points * max(1, len(facts.loads)), target)
-    return True
 
 
 def _lanes(facts: Facts, target: Target) -> int:

@@ -29,7 +29,7 @@ from weft.targets.cpu.microkernels import MicroKernel, dots, fma
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
 from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.matmul import register_tile, turned_vectors
-from weft.targets.cpu.sketches.product import Product
+from weft.targets.cpu.sketches.product import Product, is_packed_ahead
 
 
 def schedule_step(s: Schedule, product: Product, target: Target, constants: Collection[Buffer]) -> set[str]:
@@ -40,12 +40,16 @@ def schedule_step(s: Schedule, product: Product, target: Target, constants: Coll
     rows, vectors = _tile(product, target, kernel, cores)
     width = vectors * kernel.lanes
     loads = [load for load in (product.right, product.low) if load is not None]
-    axes = [product.lane.var.name, product.depth.var.name]  # of weights for several products, those of this one
-    copies = [s.cache_operand(name, load.buffer.name, "global", axes) for load in loads]
-    for copy, load in zip(copies, loads):
-        copy.pad(copy.axis[0], kernel.lanes)
-        nest.store_panels(copy, kernel, 0, [1], width)
-        if load.buffer not in constants:
+    if is_packed_ahead(product, constants):
+        copies = [nest.padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
+        for copy in copies:
+            nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
+    else:  # of weights for several products, those of this one
+        axes = [product.lane.var.name, product.depth.var.name]
+        copies = [s.cache_operand(name, load.buffer.name, "global", axes) for load in loads]
+        for copy in copies:
+            copy.pad(copy.axis[0], kernel.lanes)
+            nest.store_panels(copy, kernel, 0, [1], width)
             nest.pack_loops(copy, kernel, 0, 1, width, product.is_transposed(kernel))
     stage = s[name]
     stage.pad(step_loop(stage, product.lane.var), kernel.lanes)
