@@ -8,6 +8,7 @@ from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
 from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
+from weft.plan.planner import OPEN
 from weft.plan.sketch import ceildiv
 from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
@@ -69,7 +70,7 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
                 stage.unroll(unrolled)
             else:
                 block, inner = stage.split(last, factor=lanes)
-            if extent_of(stage, block) <= SHORT_ROW and _has_edges(facts, target):
+            if extent_of(stage, block) <= SHORT_ROW and _has_edges(stage, facts, target):
                 stage.unroll(block)
             else:
                 around.append(block)
@@ -83,11 +84,11 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     return around
 
 
-def _has_edges(facts: Facts, target: Target) -> bool:
-    """Whether a row is padded with a number where lanes cannot be off: it must be known then which of them are."""
+def _has_edges(stage: Stage, facts: Facts, target: Target) -> bool:
+    """Whether a row is padded with a number where lanes cannot be off: it should be known then which of them are."""
     value = None if facts.store is None else facts.store.value
     padded = isinstance(value, Select) and isinstance(value.otherwise, Const)
-    return padded and not has_masks(target.features, facts.target.dtype.bits)
+    return padded and OPEN not in stage.schedule.func.annotations and not has_masks(target.features)
 
 
 def _lanes(facts: Facts, target: Target) -> int:

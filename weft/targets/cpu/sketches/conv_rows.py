@@ -324,8 +324,9 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
         around.append(part)
     final.reorder(*around, *inside, *rows, channel, *inner)
-    if shape.row is not None and parts == 1 and length <= model.FEW_TILES and extent(shape.row) % point["rows"]:
-        final.unroll(rows[0])
+    if shape.row is not None and not unit.is_open(shape.row):
+        if parts == 1 and length <= model.FEW_TILES and extent(shape.row) % point["rows"]:
+            final.unroll(rows[0])
     nest.write_out(final, channel, *inner)
     fused = final.fuse(*around) if len(around) > 1 else around[0]
     if unit.facts.points * unit.facts.depth >= model.LEAST_PARALLEL_WORK:
