@@ -52,14 +52,6 @@ def _conv(channels: int, size: int, kernel: int = 3, stride: int = 1, groups: in
     return _one("conv", (1, channels, size, size), make)
 
 
-def _transposed(channels: int, size: int) -> Graph:
-    def make(b: Builder, x: Any) -> Any:
-        weight = b.normal(channels, channels, 2, 2, scale=channels**-0.5)
-        return b.relu(b.node("ConvTranspose", b.relu(x), weight, strides=[2, 2]))
-
-    return _one("transposed", (1, channels, size, size), make)
-
-
 def _lstm(steps: int, hidden: int) -> Graph:
     def make(b: Builder, x: Any) -> Any:
         weights = [b.normal(1, 4 * hidden, hidden, scale=hidden**-0.5) for _ in range(2)]
@@ -105,8 +97,6 @@ TRICKS = [
     Trick("fetching ahead: convolutions", f"{STAGE}.prefetch", _none, lambda: _conv(512, 7)),
     Trick("windows: rows share what they read", f"{SKETCHES}.conv_rows:_down", _none,
           lambda: _conv(120, 28, 5, 1, 120)),
-    Trick("stores of columns turned in registers", f"{LOOPS}:_rows_of_columns", _never,
-          lambda: _transposed(64, 28)),
     Trick("transposition by squares", f"{LOOPS}:tile_transposed", _none,
           lambda: _one("turn", (512, 768), lambda b, x: b.node("Transpose", x, perm=[1, 0]))),
     Trick("reduction row after row", f"{LOOPS}:_row_after_row", _never,

@@ -295,6 +295,19 @@ def test_sums_in_memory_get_the_whole_short_way_and_bytes_on_x86():
     assert tuning_for(generate(Func("f", [a], For(i, 4, Store(a, [at], twice))), knl), knl) == "simplified"
 
 
+@pytest.mark.parametrize("step,simplified", [(16, True), (0, False)])
+def test_sums_in_an_array_on_the_stack_are_told_by_their_index(step, simplified):
+    """What lies at an index that is no number has no register of its own before loops are looked at."""
+    a, b, i, j = buffer("A", "float32", 64), buffer("B", "float32", 64), Var("i"), Var("j")
+    index = j * step if step else index_expr(0)
+    to, at = Ramp(index, index_expr(1), 16), Ramp(i * 16, index_expr(1), 16)
+    add = For(i, 4, Store(b, [to], Load(b, [to]) + Load(a, [at]) * const(2.0, FLOAT32)))
+    whole = For(j, 4, seq(add, Store(a, [to], Load(b, [to]))))
+    machine = find_target("aarch64-unknown-linux-gnu")
+    text = generate(Func("f", [a], Allocate(b, whole)), machine)
+    assert " = alloca " in text and (tuning_for(text, machine) == "simplified") == simplified
+
+
 def test_programs_are_told_by_their_loops():
     native = find_target("native")
     assert tuning_of(generate(gemm(28, 64, 256, 14, 2), native)) == "shaped"

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 import weft
+from tests.goldens.choices import TARGETS, kernels_in
 from weft import te
 from weft.builder import with_arguments
 from weft.compiler.kernels.build import lift_packing
+from weft.core.knobs import knobs
 from weft.expr.nodes import Buffer, int_value
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import NUMPY_TYPES
 from weft.models.builder import Builder
 from weft.targets.cpu.families import default_schedule
+from weft.targets.cpu.model import LEAST_PACKED_ROWS
 from weft.targets.registry import find_target
 
 RANDOM = np.random.default_rng(0)
@@ -60,7 +63,28 @@ def test_steps(sizes: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-4)
 
 
-def test_weights_that_change_are_left_to_the_general_tile() -> None:
+@pytest.mark.parametrize("op,gates,more", [("LSTM", 4, {}), ("GRU", 3, {}), ("GRU", 3, {"linear_before_reset": 1})])
+@pytest.mark.parametrize("batch,hidden", [(1, 24), (3, 21), (6, 40)])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_products_of_parts_of_the_weights(op, gates, more, batch, hidden, fixed) -> None:
+    """Weights of a call, or a part of others, are packed in the call, where enough rows meet them."""
+    b = Builder(op)
+    shapes = (1, gates * hidden, 9), (1, gates * hidden, hidden)
+    made = [b.normal(*shape, scale=0.2) if fixed else b.input(f"w{at}", shape) for at, shape in enumerate(shapes)]
+    graph = b.finish(b.node(op, b.input("x", (5, batch, 9)), *made, hidden_size=hidden, **more))
+    kernels = list(kernels_in(graph, find_target(TARGETS["neoverse"])))
+    taken = [one.name for kernel in kernels for one in kernel.schedule.tried if one]
+    in_parts = op == "GRU" and not more
+    enough = 6 * batch >= LEAST_PACKED_ROWS or (fixed and not in_parts)
+    assert taken.count("recurrent product") == (1 + in_parts if enough else 0)
+    feeds = [RANDOM.standard_normal(v.tensor.static).astype(np.float32) * np.float32(0.5) for v in graph.inputs]
+    (want,) = interpret_graph(graph, feeds)
+    with knobs.override(cache=False):
+        (got,) = weft.compile(graph, threads=2).run(None, dict(zip([v.name for v in graph.inputs], feeds)))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_few_rows_read_weights_that_change_as_they_lie() -> None:
     x, r, h = recurrence(3, 1, 64)
     s = te.create_schedule(h.op)
     default_schedule(s, find_target("native"), [])

@@ -12,6 +12,7 @@ import pytest
 import weft
 from tests.goldens.choices import TARGETS, kernels_in
 from tests.hosts import lesser
+from weft.builder import lower
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
@@ -162,6 +163,37 @@ def test_windows_over_single_channels(name, graph):
 @pytest.mark.parametrize("graph", [*WINDOWS["rows"][:2], WINDOWS["window"][0]])
 def test_windows_on_machines_with_narrower_vectors(graph, target):
     check(graph, target)
+
+
+CUT = [
+    single((33, 33), 6, 6, (3, 3), group=6, pads=[12] * 4, dilations=[12, 12], after=""),
+    single((7, 7), 10, 10, (3, 3), group=10, pads=[1] * 4),
+    single((14, 14), 9, 9, (3, 3), group=9, strides=[2, 2], pads=[1] * 4),
+    single((28, 30), 5, 5, (5, 5), group=5, strides=[2, 2], pads=[2] * 4, batch=2),
+    single((9, 30), 18, 33, (3, 3), group=3, pads=[1] * 4),
+    single((18, 21), 8, 12, (3, 3), group=2, strides=[2, 2], pads=[1] * 4),
+    single((10, 35), 12, 30, (1, 1), group=3, after="Sigmoid"),
+]
+"""Rows that vectors of four lanes do not fill."""
+
+
+@pytest.mark.parametrize("graph", CUT)
+def test_where_lanes_cannot_be_off_the_last_tile_starts_early(graph):
+    """Sums and results of a row are whole vectors; the values are the same."""
+    target = find_target(TARGETS["neoverse"])
+    for made in kernels_in(graph, target):
+        for line in repr(lower(made.schedule, target=target)).splitlines():
+            assert "where" not in line or "conv" not in line.split("=")[0], line
+    for machine in ("native", *NARROWER):
+        check(graph, machine, threads=2)
+
+
+@pytest.mark.parametrize("graph", CUT[:5])
+@pytest.mark.parametrize("only", ["rows", "register tile"])
+def test_each_sketch_of_rows_that_are_cut(graph, only):
+    with by_rows(only=(only,)):
+        for machine in ("native", *NARROWER):
+            check(graph, machine)
 
 
 def tile(group: int, high: int, wide: int, taps: Taps, registers: int = 32) -> tuple[int, ...]:

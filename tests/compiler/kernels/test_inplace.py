@@ -14,6 +14,7 @@ from weft.compiler import compile
 from weft.compiler.kernels.inplace import overwritable
 from weft.compiler.lowering.memory import Life, plan_memory
 from weft.graph.ir import Graph, Value
+from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.models.builder import Builder
 from weft.schedule.schedule import Schedule
 from weft.targets.registry import find_target
@@ -47,6 +48,17 @@ def blocked(s: Schedule, made: Any) -> None:
     far, near = s[made].split(j, factor=16)
     s[made].reorder(far, outer, inner, near)
     s[made].vectorize(near)
+
+
+def starting_early(s: Schedule, made: Any) -> None:
+    """The last tile begins inside the one before it: what they share is computed twice."""
+    outer, inner = s[made].split(made.op.axis[1], factor=16)
+    s[made].vectorize(inner)
+    s[made].annotate(TILES, 16, outer)
+
+
+def test_what_is_computed_again_is_not_written_over():
+    assert pairs_of(lambda i, j: A[i, j] * 2 + A[i, j], starting_early) == []
 
 
 @pytest.mark.parametrize("schedule", [None, tiled, blocked])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from weft.codegen.llvm import math as vector_math
 from weft.codegen.llvm import types
@@ -321,20 +321,24 @@ def _interleave(c: Context, e: Call) -> str:
     c.mask = c.any_lane = c.mask_source = None
     values = [c.value(argument) for argument in e.args]
     c.mask, c.any_lane, c.mask_source = before
-    width = lanes
-    while len(values) > 1 and len(values) % 2 == 0:
-        order = ", ".join(f"i32 {i}" for i in range(2 * width))
-        pair = types.vector(kind, width)
-        values = [
-            c.emit(f"shufflevector {pair} {a}, {pair} {b}, <{2 * width} x i32> <{order}>")
-            for a, b in zip(values[::2], values[1::2])
-        ]
-        width *= 2
-    if len(values) != 1:
+    if count not in (2, 4, 8):
         raise TargetError(f"{count} vectors cannot be interleaved; only 2, 4 or 8 can")
-    order = ", ".join(f"i32 {part * lanes + lane}" for lane in range(lanes) for part in range(count))
-    whole = types.vector(kind, count * lanes)
-    return c.emit(f"shufflevector {whole} {values[0]}, {whole} poison, <{count * lanes} x i32> <{order}>")
+    if count == 2:  # as one shuffle it would be a store of two registers in a row, which sums of a tile are not (Arm)
+        low, high = range(lanes // 2), range(lanes // 2, lanes)
+        turns = [[lane + part * lanes for lane in half for part in range(2)] for half in (low, high)]
+        return _shuffled(c, kind, lanes, [_shuffled(c, kind, lanes, values, turn) for turn in turns], range(2 * lanes))
+    width = lanes
+    while len(values) > 1:
+        values = [_shuffled(c, kind, width, pair, range(2 * width)) for pair in zip(values[::2], values[1::2])]
+        width *= 2
+    turn = [part * lanes + lane for lane in range(lanes) for part in range(count)]
+    return _shuffled(c, kind, width, [values[0], "poison"], turn)
+
+
+def _shuffled(c: Context, kind: str, lanes: int, pair: Sequence[str], order: Sequence[int]) -> str:
+    """Some of the lanes of two vectors."""
+    part, numbers = types.vector(kind, lanes), ", ".join(f"i32 {lane}" for lane in order)
+    return c.emit(f"shufflevector {part} {pair[0]}, {part} {pair[1]}, <{len(order)} x i32> <{numbers}>")
 
 
 def _store_transposed(c: Context, e: Call) -> str:

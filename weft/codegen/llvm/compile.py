@@ -44,8 +44,9 @@ _SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\
 _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
 _LOOP = re.compile(r"^(loop\.\d+):\n((?:  .*\n)*?)  br i1 [^\n]*label %\1\b", re.MULTILINE)
 _STORED = re.compile(r"^  store .*, ptr (%\w+)", re.MULTILINE)
-_PART = re.compile(r"^  (%\w+) = getelementptr [^\n]*?, ptr (%\w+)", re.MULTILINE)
-_MADE = re.compile(r"^  (%\w+) = ", re.MULTILINE)
+_PART = re.compile(r"^  (%\w+) = getelementptr [^\n]*?, ptr (%\w+), \w+ (\S+)", re.MULTILINE)
+_MADE = re.compile(r"^  (%\w+) = (\w+) (.*)$", re.MULTILINE)
+_VALUE = re.compile(r"%\w+")
 _NARROWED = re.compile(r"= trunc <")
 _ROOM = re.compile(r"^  (%\w+) = alloca ", re.MULTILINE)
 
@@ -80,21 +81,31 @@ def tuning_for(ir_text: str, target: Machine) -> str:
 
 
 def _sums_in_memory(ir_text: str) -> bool:
-    """Whether a loop stores to one place outside of the stack in all its rounds."""
+    """Whether a loop stores to one place in all its rounds: outside of the stack, or in an array there at an index."""
     for function in ir_text.split("\ndefine "):
         bodies = [(body, places) for _, body in _LOOP.findall(function) if (places := set(_STORED.findall(body)))]
         if not bodies:
             continue
-        whole, rooms = dict(_PART.findall(function)), set(_ROOM.findall(function))
+        whole, rooms = {made: rest for made, *rest in _PART.findall(function)}, set(_ROOM.findall(function))
         for body, places in bodies:
-            made = set(_MADE.findall(body))
-            for place in places:
-                at = place
+            made = _changing(body)
+            for at in places:
+                indexed = False
                 while at in whole and at not in made:
-                    at = whole[at]
-                if at not in made and at not in rooms:
+                    at, index = whole[at]
+                    indexed |= index.startswith("%")
+                if at not in made and (indexed or at not in rooms):
                     return True
     return False
+
+
+def _changing(body: str) -> set[str]:
+    """The values that a loop makes anew in each round: all but what it computes from values of outside."""
+    found: set[str] = set()
+    for name, made, value in _MADE.findall(body):
+        if made in ("phi", "load", "call") or not found.isdisjoint(_VALUE.findall(value)):
+            found.add(name)
+    return found
 
 
 def _parse(ir_text: str) -> Any:

@@ -48,6 +48,7 @@ from weft.expr.nodes import (
 from weft.expr.simplify import simplify
 from weft.expr.visit import children, free_vars, substitute, uses_any, walk
 from weft.loop.ir import Block, For, Func, Param, Region, Stmt, Store
+from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.loop.regions import conjuncts
 from weft.loop.visit import child_stmts, walk_exprs, walk_stmts
 
@@ -146,6 +147,8 @@ def _shifted(indices: Sequence[Expr], block: Block) -> bool:
 def _once(block: Block, loops: Sequence[For]) -> bool:
     """Whether no two iterations of the loops run the block at the same point of its axes."""
     if any(axis.kind != "spatial" for axis in block.axes) or any(loop.kind == "thread" for loop in loops):
+        return False
+    if any(TILES in loop.annotations for loop in loops):  # the last tile computes some elements again
         return False
     sizes: dict[Var, int] = {}
     for loop in loops:

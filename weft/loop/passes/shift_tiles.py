@@ -55,7 +55,9 @@ def shift_tiles(func: Func) -> Func:
 
 
 def _tile_of(stmt: Stmt) -> int:
-    return int(stmt.annotations.get(NOTE, 0)) if isinstance(stmt, For) and stmt.kind == "serial" else 0
+    if not isinstance(stmt, For) or stmt.kind not in ("serial", "unrolled"):
+        return 0
+    return int(stmt.annotations.get(NOTE, 0))
 
 
 class _Loops(Mutator):

@@ -21,7 +21,6 @@ from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.algorithms import Convolution, ranked_tiles, tiles_for, winograd_cycles
-from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.sketches import conv, conv_rows
 
@@ -133,8 +132,6 @@ class _Priced:
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
         size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down, depth)
         computing = model.crossed(self.target) * sizes.frames * sizes.groups * depth / down.count * size.least()
-        if sizes.width % self.lanes and sizes.groups == 1 and not has_masks(self.target.features, 32):
-            computing *= 1 + model.UNMASKED_EDGE / wide
         image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
         streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)
         return float(seconds(model.overlapped(computing, streaming) + self.cycles(2 * image), self.target))

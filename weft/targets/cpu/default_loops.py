@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.expr.nodes import Expr, Load, Var, int_value
+from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
 from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
+from weft.plan.planner import OPEN
 from weft.plan.sketch import ceildiv
 from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_transpose import tile_transposed
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE
+from weft.targets.cpu.facts import has_masks
+from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE, SHORT_ROW
 
 
 def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
@@ -49,8 +51,6 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
         return []
     heavy = 0 if facts.store is None else cost(facts.store.value) // 3
     work = facts.points * max(1, len(facts.loads), heavy)
-    if outer and _rows_of_columns(stage, facts, loops, target):
-        return loops[:-2]
     if outer and (tiled := tile_transposed(stage, facts, loops, target)) is not None:
         parallelize(stage, tiled, work, target)
         return tiled
@@ -70,7 +70,10 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
                 stage.unroll(unrolled)
             else:
                 block, inner = stage.split(last, factor=lanes)
-            around.append(block)
+            if extent_of(stage, block) <= SHORT_ROW and _has_edges(stage, facts, target):
+                stage.unroll(block)
+            else:
+                around.append(block)
             last = inner
         if length > 1:
             stage.vectorize(last)
@@ -81,26 +84,11 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     return around
 
 
-def _rows_of_columns(stage: Stage, facts: Facts, loops: list[Var], target: Target) -> bool:
-    """Lanes along what is read, unrolled along what is stored: the stores become rows (transpose_stores)."""
-    if len(loops) < 2 or len(facts.loads) > 4:
-        return False
-    lane, place = facts.spatial[-1], facts.spatial[-2]
-    if extent(lane) != target.lanes(facts.target.dtype) or extent(place) < 4:
-        return False
-    if facts.store_step(place.var) != 1 or (facts.store_step(lane.var) or 0) < extent(place):
-        return False
-    if not any(facts.step(load, lane.var) == 1 for load in facts.loads):
-        return False
-    length = extent(place)
-    parts = ceildiv(length, extent(lane))
-    wide = next((length // n for n in range(parts, 2 * parts + 1) if length % n == 0), ceildiv(length, parts))
-    block, inner = stage.split(loops[-2], factor=wide)
-    stage.reorder(*loops[:-2], block, inner, loops[-1])
-    stage.unroll(inner)
-    stage.vectorize(loops[-1])
-    parallelize(stage, [*loops[:-2], block], facts.points * max(1, len(facts.loads)), target)
-    return True
+def _has_edges(stage: Stage, facts: Facts, target: Target) -> bool:
+    """Whether a row is padded with a number where lanes cannot be off: it should be known then which of them are."""
+    value = None if facts.store is None else facts.store.value
+    padded = isinstance(value, Select) and isinstance(value.otherwise, Const)
+    return padded and OPEN not in stage.schedule.func.annotations and not has_masks(target.features)
 
 
 def _lanes(facts: Facts, target: Target) -> int:

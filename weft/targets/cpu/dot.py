@@ -113,13 +113,20 @@ def _declare(name: str, zero: str, columns: int, left: str, right: str = "int8")
     k = te.reduce_axis(4, name="k")
     out = te.compute((columns,), lambda j: te.sum(a[k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out")
 
+    te.decl_tensor_intrin(out.op, _summed(name, zero), name)
+
+
+def _summed(call: str, zero: str, step: int = 0) -> Callable[[Any, Any], tuple[Any, Call, Call]]:
+    """What stands for a sum of products: the call that adds to it, given how far apart its left rows are if `step` is
+    not 0, and the one that makes it 0."""
+
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
         reset = Call(zero, (outputs[0].access_ptr("w"),), INT32)
         operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call(name, operands, INT32)
+        update = Call(call, (*operands, inputs[0].stride(0) * step) if step else operands, INT32)
         return [reset, update], reset, update
 
-    te.decl_tensor_intrin(out.op, rule, name)
+    return rule
 
 
 VNNI, VNNI_HALF, NEON, VNNI_DIGITS = "vnni_dot_u8s8", "vnni_half_dot_u8s8", "neon_dot_s8s8", "vnni_dot_s8u8"
@@ -144,15 +151,8 @@ def square(left: str, right: str, step: int = 1) -> str:
     out = te.compute(
         (2, 2), lambda i, j: te.sum(a[i * step, k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out"
     )
-
-    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        reset = Call("neon_zero", (outputs[0].access_ptr("w"),), INT32)
-        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call(call, (*operands, inputs[0].stride(0) * step), INT32)
-        return [reset, update], reset, update
-
     name = call if step == 1 else f"{call}_{step}"
-    te.decl_tensor_intrin(out.op, rule, name)
+    te.decl_tensor_intrin(out.op, _summed(call, "neon_zero", step), name)
     return name
 
 

@@ -19,7 +19,6 @@ from weft.expr.nodes import Buffer, Var, int_value
 from weft.expr.visit import uses_any
 from weft.loop.ir import For
 from weft.loop.tree import block_path, blocks_in, loops_on
-from weft.plan.contraction import is_sum_of_products
 from weft.plan.inline import Inlining
 from weft.plan.phases import split_phases
 from weft.plan.planner import Families, Unit, plan
@@ -33,8 +32,7 @@ from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
 from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
 from weft.targets.cpu.sketches.product import step_product
-from weft.targets.cpu.sketches.recurrent import schedule_step
-from weft.targets.cpu.sketches.register_tile import axis_loops, plan_tile, tile_in_place
+from weft.targets.cpu.sketches.recurrent import schedule_step, step_loop
 
 
 def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
@@ -190,17 +188,7 @@ def _step_of_recurrence(unit: Unit) -> bool:
     product = step_product(facts, constants)
     if product is not None:
         with s.attempt("recurrent product", done) as tried:
-            done.update(schedule_step(s, product, target))
-        if tried:
-            return True
-    plan = plan_tile(facts, target, constants) if is_sum_of_products(facts) else None
-    if plan is not None:
-        known = set(names_of(s))
-        with s.attempt("register tile of a step", done, point=plan.point) as tried:
-            outer = tile_in_place(s, facts, plan)
-            done.update(set(names_of(s)) - known)
-            steps = extent(facts.block.axes[0])
-            parallelize(s[name], outer, facts.points * facts.depth // max(steps, 1), target)
+            done.update(schedule_step(s, product, target, constants))
         if tried:
             return True
     if facts.is_reduction:
@@ -214,9 +202,10 @@ def _lanes_inside(s: Schedule, facts: Facts, target: Target) -> None:
     stage = s[facts.block.name]
     if not facts.spatial or facts.spatial[-1].kind != "spatial":
         return
-    last = axis_loops(stage)[facts.spatial[-1].var]
-    if last is not None and extent(facts.spatial[-1]) > 1:
-        nest.vectorize(stage, last, target.lanes(facts.target.dtype), unrolled=False)
+    if extent(facts.spatial[-1]) > 1:
+        with s.attempt("lanes of a step"):
+            last = step_loop(stage, facts.spatial[-1].var)
+            nest.vectorize(stage, last, target.lanes(facts.target.dtype), unrolled=False)
 
 
 FAMILIES = Families(

@@ -70,12 +70,12 @@ for that is read as it lies, and one of every second place (two loads, a permuta
 take whose rows do not stay in registers; and what rows left over cost, as a share: they are straight code of their own,
 with tests."""
 
-UNMASKED_EDGE = 20.0
-"""Vectors that the last one of a row counts for where lanes that are off are tests in each step. Neoverse N1, 17 to 33
-channels: 152 µs at 28 × 28, 653 at 30 × 30, where 186 would be as fast."""
-
 SHORT_ROW = 4
 """Vectors of a row that is short: they are straight code, so that it is known which lanes are off."""
+
+FEW_TILES = 3
+"""Tiles of rows that are written out where the last is cut: partitioning a loop leaves one whole of which the first and
+the last round are others. Neoverse N1, two windows over single channels, stride 2: 250 to 127 µs, 297 to 203."""
 
 UNALIGNED = 2.0
 """How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
@@ -194,10 +194,6 @@ MOST_PADDED = 1.04
 MOSTLY_FILLED, EDGE_COST = 0.5, 4
 """The share of useful lanes from which on an operand is packed although the last vector is not full; how much longer a
 tile takes whose lanes reach past the end and are masked."""
-
-UNEVEN_ROWS, ENOUGH_SUMS, LARGER_TILE = 0.85, 10, 0.002
-"""For the register tile of any sum of products: its share of the speed where it does not divide the rows; sums at a
-time that hide the latency of a multiply-add; how much a sum more is worth where two tiles are as fast."""
 
 MOST_TAPS, ROWS_AT_ONCE, LEAST_STRETCH = 9, 4, 16
 """Reductions: a window of so many elements is one straight piece of code, which keeps its result in registers; rows

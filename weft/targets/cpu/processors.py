@@ -34,23 +34,18 @@ define <16 x i32> @integers(<16 x i32> %a, <16 x i32> %b) {
 }
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 """
-_ARM_PROBE = """
-define <4 x i32> @mixed(<4 x i32> %s, <16 x i8> %a, <16 x i8> %b) {
-  %x = zext <16 x i8> %a to <16 x i32>
+_ARM_PROBE = "declare <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32>, <16 x i32>)" + "".join(
+    f"""
+define <4 x i32> @{name}(<4 x i32> %s, <16 x i8> %a, <16 x i8> %b) {{
+  %x = {widened} <16 x i8> %a to <16 x i32>
   %y = sext <16 x i8> %b to <16 x i32>
   %p = mul <16 x i32> %x, %y
   %r = call <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32> %s, <16 x i32> %p)
   ret <4 x i32> %r
-}
-define <4 x i32> @signed(<4 x i32> %s, <16 x i8> %a, <16 x i8> %b) {
-  %x = sext <16 x i8> %a to <16 x i32>
-  %y = sext <16 x i8> %b to <16 x i32>
-  %p = mul <16 x i32> %x, %y
-  %r = call <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32> %s, <16 x i32> %p)
-  ret <4 x i32> %r
-}
-declare <4 x i32> @llvm.vector.partial.reduce.add.v4i32.v16i32(<4 x i32>, <16 x i32>)
+}}
 """
+    for name, widened in (("mixed", "zext"), ("signed", "sext"))
+)
 _SIGNS = {
     "x86_64": {
         "zmm": "avx512f", "vfmadd": "fma", "vpaddd\t%ymm": "avx2", "ymm": "avx", "vcvtph2ps": "f16c",

@@ -20,13 +20,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from weft.expr.nodes import Load, Var
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.plan.contraction import load_bytes, uses
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
 from weft.schedule.facts import Facts, extent
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -127,21 +130,18 @@ def _in_vectors(unit: Unit, shape: Shape, kernel: MicroKernel) -> Sketch:
         for n in range(kernel.rows, model.DOT_VECTORS * kernel.rows + 1, kernel.rows)
         if lane % n == 0 or (n % lane == 0 and shape.blocks % (n // lane) == 0)
     ]
-    registers = unit.target.vector_registers
-    pixels = range(kernel.rows, min(_whole(shape, kernel), registers) + 1, kernel.rows)
     knobs = {
         "vectors": tuple(vectors),
         "high": tuple(range(1, min(shape.height, model.DOT_ROWS) + 1)),
-        "wide": tuple(pixels),
-        "by_rows": (0, 1),
+        "wide": tuple(range(kernel.rows, min(_whole(shape, kernel), unit.target.vector_registers) + 1, kernel.rows)),
     }
-    default = {**_tile_of_vectors(shape, vectors, pixels, kernel, unit.target), "by_rows": shape.by_rows}
+    default = {**_tile_of_vectors(shape, knobs, kernel, unit.target), "by_rows": shape.by_rows}
 
     def apply(point: Point) -> None:
         made = _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"])
         made.in_tiles() if kernel.store else made.in_vectors()
 
-    return model.ruled("conv", unit, knobs, default, apply, kernel)
+    return model.ruled("conv", unit, {**knobs, "by_rows": (0, 1)}, default, apply, kernel)
 
 
 def _whole(shape: Shape, kernel: MicroKernel) -> int:
@@ -149,32 +149,28 @@ def _whole(shape: Shape, kernel: MicroKernel) -> int:
     return ceildiv(extent(shape.pixel), kernel.rows) * kernel.rows
 
 
-def _tile_of_vectors(
-    shape: Shape, choices: list[int], widths: range, kernel: MicroKernel, target: Target
-) -> dict[str, int]:
+def _tile_of_vectors(shape: Shape, knobs: dict[str, tuple[int, ...]], kernel: MicroKernel, target: Target) -> Point:
     """Vectors, rows and pixels of the register tile: least time by the products and loads of a step.
 
     A step of dot products issues two and two loads in a cycle; the pixels of a tile are read where they are multiplied.
     """
-    core, registers = core_of(target), target.vector_registers
-    best, chosen = math.inf, {"vectors": choices[0], "high": 1, "wide": widths[0]}
-    rows, pixels = shape.height, _whole(shape, kernel)
-    for vectors in choices:
-        for high in range(1, min(rows, model.DOT_ROWS) + 1):
-            for wide in widths:
-                sums = vectors * high * wide // kernel.rows
-                if sums + vectors + 1 > registers or (high > 1 and wide < pixels):
-                    continue
-                count = ceildiv(rows, high) * ceildiv(pixels, wide) / vectors
-                issued = max(sums / 2, (vectors + high * wide) / 2, 2.0 * vectors, model.DOT_LATENCY)
-                cycles = issued + model.DOT_STEP_CYCLES * (1 + vectors)
-                if kernel.rows > 1:
-                    cycles = float(model.square_cycles(core, high * wide, vectors))
-                rest = 0.1 * (pixels % wide != 0) + model.UNEVEN * (rows % high != 0)
-                time = count * cycles * (1 + rest)
-                if time < best * 0.999:
-                    best, chosen = time, {"vectors": vectors, "high": high, "wide": wide}
-    return chosen
+    core, rows, pixels = core_of(target), shape.height, _whole(shape, kernel)
+
+    def time(columns: Columns) -> Any:
+        vectors, high, wide = (columns[knob] for knob in knobs)
+        loads, waits = (vectors + high * wide) / 2, np.maximum(2.0 * vectors, model.DOT_LATENCY)
+        cycles = np.maximum(np.maximum(vectors * high * wide / 2, loads), waits) + model.DOT_STEP_CYCLES * (1 + vectors)
+        if kernel.rows > 1:
+            cycles = model.square_cycles(core, high * wide, vectors)
+        rest = 0.1 * (pixels % wide != 0) + model.UNEVEN * (rows % high != 0)
+        return ceildiv(rows, high) * ceildiv(pixels, wide) / vectors * cycles * (1 + rest)
+
+    def legal(columns: Columns) -> Any:
+        vectors, high, wide = (columns[knob] for knob in knobs)
+        held = vectors * high * wide // kernel.rows + vectors + 1 <= target.vector_registers
+        return held & ((high == 1) | (wide >= pixels))
+
+    return cheapest(knobs, time, legal)[0]
 
 
 def _shape(unit: Unit, least: int = model.LEAST_NARROW_COLUMNS) -> Shape | None:

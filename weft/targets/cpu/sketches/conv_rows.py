@@ -29,6 +29,7 @@ import numpy as np
 from weft.expr.nodes import Const, Load, Select, Var
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis, Block, Store
+from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.loop.tree import writers
 from weft.plan.contraction import counted, group_of, is_sum_of_products, load_bytes, taps_along, tests_of, uses
 from weft.plan.planner import Unit
@@ -71,19 +72,20 @@ def match(unit: Unit) -> Sketch | None:
         return None
     lanes = unit.target.lanes(unit.facts.target.dtype)
     most = max(8, unit.target.vector_registers)
-    wide = ceildiv(extent(shape.lane), lanes)
+    places, own = extent(shape.lane), _lanes(unit, extent(shape.lane))
+    wide, early = ceildiv(places, own), nest.starts_early(unit, places, own)
     high = 1 if shape.row is None else extent(shape.row)
     knobs = {
-        **tile_knobs(shape.group, high, wide, most),
+        **tile_knobs(shape.group, high, wide - early, most),
         "down": (0,) if shape.down is None else (0, 1),
-        "lanes": (_lanes(unit, extent(shape.lane)),),
+        "lanes": (own,),
     }
     core, apart = core_of(unit.target), unit.facts.step(shape.weight, shape.channel.var)
     clash = shape.weight.buffer not in unit.constants and core.clashes((apart or 0) * shape.weight.buffer.dtype.bytes)
     phases = 1 if shape.phase is None else extent(shape.phase)
     apart = min(phases, 2) if shape.phase is not None and uses(shape.image, shape.phase) else 1
-    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash, phases, apart)
-    again = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
+    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash, phases, apart, early)
+    again = _count(shape) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / model.bytes_a_cycle(moved, unit.target)
     if shape.step > 1:
@@ -155,6 +157,8 @@ class Size:
     """Sums of a tile for each of its pixels and channels."""
     apart: int = 1
     """How many of these read an image of their own: phases from whose first pixels others are read."""
+    early: bool = False
+    """Whether the last tile of a row starts so early that it is whole."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
@@ -174,7 +178,8 @@ class Size:
         tiles = -(-self.wide // vectors)
         sums = channels * self.phases
         whole, rest = (self._tile(sums, rows, v, down) for v in (vectors, self.wide % vectors))
-        each = np.where(self.wide % vectors > 0, whole + (rest - whole) / tiles, whole)
+        cut = (self.wide % vectors > 0) & (not self.early)
+        each = np.where(cut, whole + (rest - whole) / tiles, whole)
         each = each * (1 + model.UNEVEN * (self.high % rows != 0))
         return self.group // channels * (self.high / rows) * tiles * each
 
@@ -259,7 +264,7 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     unit.done.update([name, final.name, sums.name])
     if copy is not None:
         copy.compute_at(final, parallel, exact=not masks)
-        _copy_rows(copy, shape.step, unit.target.lanes(facts.target.dtype))
+        _copy_rows(unit, copy, shape.step)
         unit.done.add(copy.name)
     attach_producers(s, final.name, [parallel], unit.target, unit.done)
 
@@ -274,18 +279,23 @@ def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
             padding.pad(padding.axis[-1], unit.target.lanes(image.buffer.dtype))
         return None
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
-    if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # rows that are stored whole do not overlap
-        copy.pad(copy.axis[-1], shape.step * unit.target.lanes(image.buffer.dtype))
+    if made:  # rows that are stored whole do not overlap
+        masks = has_masks(unit.target.features, image.buffer.dtype.bits)
+        copy.pad(copy.axis[-1], shape.step * (unit.target.lanes(image.buffer.dtype) if masks else 1))
     nest.store_as(copy, lambda n: [*n[:-1], f"{n[-1]} % {shape.step}", f"{n[-1]} // {shape.step}"])
     return copy
 
 
-def _copy_rows(copy: Stage, step: int, lanes: int) -> None:
+def _copy_rows(unit: Unit, copy: Stage, step: int) -> None:
     """Lanes along the places that lie side by side in the copy."""
+    lanes = unit.target.lanes(unit.facts.target.dtype)
     place, part = copy.split(copy.axis[-1], factor=step)
+    places = extent_of(copy, place)
     outer, lane = copy.split(place, factor=lanes)
     copy.reorder(outer, part, lane)
     if extent_of(copy, outer) <= model.SHORT_ROW:  # it is known then which lanes are off
+        if nest.starts_early(unit, places, lanes):
+            copy.annotate(TILES, lanes, outer)
         copy.unroll(outer)
     copy.unroll(part)
     copy.vectorize(lane)
@@ -304,12 +314,19 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         rows, inner, length = [row, outer], [high, vector, lane], ceildiv(extent(shape.row), point["rows"])
     if shape.phase is not None:
         inner.insert(-1, loops[shape.phase.var])
-    around = [*(loops[axis.var] for axis in shape.others), groups]
-    parts = min(length, _parts(unit, shape))
+    around, inside = [*(loops[axis.var] for axis in shape.others), groups], [tiles]
+    early, parts = nest.starts_early(unit, extent(shape.lane), width), min(length, _parts(unit, shape))
+    if early:
+        final.annotate(TILES, width, outer)
+    if early and shape.row is None and shape.step == 1 and _count(shape) // point["channels"] >= unit.target.cores:
+        parts, around, inside = 1, [*around, tiles], []  # which tile is a line's last is not known of parts
     if parts > 1:
         part, rows[0] = final.split(rows[0], factor=ceildiv(length, parts))
         around.append(part)
-    final.reorder(*around, tiles, *rows, channel, *inner)
+    final.reorder(*around, *inside, *rows, channel, *inner)
+    if shape.row is not None and not unit.is_open(shape.row):
+        if parts == 1 and length <= model.FEW_TILES and extent(shape.row) % point["rows"]:
+            final.unroll(rows[0])
     nest.write_out(final, channel, *inner)
     fused = final.fuse(*around) if len(around) > 1 else around[0]
     if unit.facts.points * unit.facts.depth >= model.LEAST_PARALLEL_WORK:
@@ -317,9 +334,14 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     return fused, rows[-1]
 
 
+def _count(shape: Shape) -> int:
+    """How many channels, of how many images, there are."""
+    return math.prod(extent(axis) for axis in (*shape.others, shape.channel))
+
+
 def _parts(unit: Unit, shape: Shape) -> int:
     """Into how many parts rows are divided: enough for all cores, and so that parts share little of what they read."""
-    count = math.prod(extent(axis) for axis in (*shape.others, shape.channel)) // shape.group
+    count = _count(shape) // shape.group
     cores, taps = unit.target.cores, _taps(unit, shape)
     wanted = ceildiv(cores * model.PARTS_OF_ROWS, count)
     if shape.row is None or taps.count == 1:

@@ -22,6 +22,7 @@ from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.microkernels import MicroKernel
 from weft.targets.cpu.parse import TILES
 
@@ -78,6 +79,14 @@ def taps_of(facts: Facts, phase: Axis | None) -> set[Var]:
     """The axes of the reduction that count for some of the phases of a register tile, and not for others."""
     tests = [test for test in tests_of(facts) if phase is not None and uses_any(test, {phase.var})]
     return {axis.var for axis in facts.reduce if any(uses_any(test, {axis.var}) for test in tests)}
+
+
+def starts_early(unit: Unit, size: int, width: int) -> bool:
+    """Whether the last tile along the lanes is to start so early that it is whole: it is cut, and lanes cannot be off.
+
+    A loop over such tiles is annotated with their width (`loop/passes/shift_tiles.py`).
+    """
+    return size % width != 0 and not has_masks(unit.target.features, unit.facts.target.dtype.bits)
 
 
 # -------------------------------------------------------------------------------------------------------- single steps

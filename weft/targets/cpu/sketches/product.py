@@ -18,6 +18,7 @@ from weft.loop.ir import Axis
 from weft.plan.contraction import Contraction, contraction_of, uses
 from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
+from weft.targets.cpu import model
 from weft.targets.cpu.microkernels import MicroKernel
 
 
@@ -130,14 +131,24 @@ def product_of(unit: Unit) -> Product | None:
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
-    """The product of a state with constant weights in each step of a recurrence; None for another block."""
+    """The product of a state with weights in each step of a recurrence; None for another block.
+
+    What is not packed ahead is packed in each call, where enough rows meet it in all steps together.
+    """
     lane, found = facts.spatial[-1], contraction_of(facts)
     if found is None or facts.spatial[0].kind != "ordered" or lane.kind != "spatial" or extent(lane) < 2:
         return None
     product = _product(found, lane) if facts.store_step(lane.var) == 1 else None
-    if product is None or product.right.buffer not in constants or not product.has_all_columns:
+    if product is None:
+        return None
+    if product.m * extent(facts.spatial[0]) < model.LEAST_PACKED_ROWS and not is_packed_ahead(product, constants):
         return None
     return None if any(uses(product.right, axis) for axis in facts.spatial if axis is not lane) else product
+
+
+def is_packed_ahead(product: Product, constants: Collection[Buffer]) -> bool:
+    """Whether weights are packed when a model is compiled: those that never change, for all their columns at once."""
+    return product.right.buffer in constants and product.has_all_columns
 
 
 def _product(found: Contraction, lane: Axis) -> Product | None:

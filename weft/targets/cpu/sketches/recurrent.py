@@ -12,8 +12,10 @@ nothing to add up.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Const, Var
+from weft.expr.nodes import Buffer, Const, Var
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
@@ -27,10 +29,10 @@ from weft.targets.cpu.microkernels import MicroKernel, dots, fma
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
 from weft.targets.cpu.sketches import nest
 from weft.targets.cpu.sketches.matmul import register_tile, turned_vectors
-from weft.targets.cpu.sketches.product import Product
+from weft.targets.cpu.sketches.product import Product, is_packed_ahead
 
 
-def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
+def schedule_step(s: Schedule, product: Product, target: Target, constants: Collection[Buffer]) -> set[str]:
     """Schedules a step's product; gives the names of the blocks that need nothing further."""
     name, kernel = product.facts.block.name, _kernel(product, target)
     size = product.facts.target.dtype.bytes
@@ -38,9 +40,17 @@ def schedule_step(s: Schedule, product: Product, target: Target) -> set[str]:
     rows, vectors = _tile(product, target, kernel, cores)
     width = vectors * kernel.lanes
     loads = [load for load in (product.right, product.low) if load is not None]
-    copies = [nest.padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
-    for copy in copies:
-        nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
+    if is_packed_ahead(product, constants):
+        copies = [nest.padded_copy(s, load, name, {product.lane_dim: kernel.lanes}) for load in loads]
+        for copy in copies:
+            nest.store_panels(copy, kernel, product.lane_dim, product.right_depth, width)
+    else:  # of weights for several products, those of this one
+        axes = [product.lane.var.name, product.depth.var.name]
+        copies = [s.cache_operand(name, load.buffer.name, "global", axes) for load in loads]
+        for copy in copies:
+            copy.pad(copy.axis[0], kernel.lanes)
+            nest.store_panels(copy, kernel, 0, [1], width)
+            nest.pack_loops(copy, kernel, 0, 1, width, product.is_transposed(kernel))
     stage = s[name]
     stage.pad(step_loop(stage, product.lane.var), kernel.lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width

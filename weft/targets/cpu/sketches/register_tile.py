@@ -11,7 +11,7 @@ model is compiled.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +22,10 @@ from weft.expr.nodes import Buffer, Load, Var, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
+from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.plan.contraction import counted, load_bytes, taps_along
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
@@ -42,9 +43,9 @@ class TilePlan:
 
     lane: Var
     row: Var | None
-    lanes: int
-    vectors: int
-    rows: int
+    lanes: int = 1
+    vectors: int = 1
+    rows: int = 1
     packed: Load | None = None
     packed_dim: int = 0
 
@@ -63,10 +64,9 @@ class TilePlan:
         """A vector of multiply-adds."""
         return replace(VECTOR, lanes=self.lanes)
 
-    @property
-    def point(self) -> dict[str, int]:
-        """Its numbers."""
-        return {"lanes": self.lanes, "vectors": self.vectors, "rows": self.rows, "packed": int(self.packed is not None)}
+    def at(self, point: Point) -> TilePlan:
+        """The tile of a point."""
+        return replace(self, lanes=point["lanes"], vectors=point["vectors"], rows=point["rows"])
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -74,12 +74,6 @@ def match(unit: Unit) -> Sketch | None:
     plan = plan_tile(unit.facts, unit.target, unit.constants)
     if plan is None:
         return None
-    knobs: dict[str, tuple[int, ...]] = {knob: (number,) for knob, number in plan.point.items()}
-    whole = plan.packed is not None and plan.packed.indices[plan.packed_dim] is not plan.lane
-    if not whole:  # a tile that need not divide its axis may have another size
-        knobs["vectors"] = (1, 2, 3, 4, 6)
-        knobs["rows"] = (1,) if plan.row is None else (1, 2, 3, 4, 6, 8, 12)
-    time = around_rule(plan.point, float(seconds(1.0, unit.target)))
     slower, packing = model.UNBLOCKED, 0.0
     if plan.packed is None:
         slower = (1 + model.UNPACKED * model.lines_of(unit.target)) * (
@@ -89,24 +83,44 @@ def match(unit: Unit) -> Sketch | None:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
-        computing = _cycles(unit, plan, columns["vectors"], columns["rows"])
-        streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"])
-        return time(columns) * (slower * model.overlapped(computing, streaming) + packing)
+        computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan)
+        streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
+        return seconds(slower * model.overlapped(computing, streaming) + packing, unit.target)
 
-    choices = {knob: tuple(sorted({*numbers, plan.point[knob]})) for knob, numbers in knobs.items()}
-    most = max(unit.target.vector_registers, 8)
+    knobs, legal = _choices(unit.facts, unit.target, plan)
+    return Sketch("register tile", knobs, lambda point: _apply(unit, plan, point), cost, legal)
+
+
+def _choices(
+    facts: Facts, target: Target, plan: TilePlan
+) -> tuple[dict[str, tuple[int, ...]], Callable[[Columns], Any]]:
+    """The tiles to choose from, and which of them fit the registers.
+
+    The width of an operand that is packed as it lies must divide its axis. A product of one row waits for memory:
+    several streams at once.
+    """
+    sizes, registers = {axis.var: extent(axis) for axis in facts.spatial}, max(target.vector_registers, 8)
+    across, down = sizes[plan.lane], 1 if plan.row is None else sizes[plan.row]
+    whole = plan.packed is not None and not plan.padded
+    lanes = _lane_counts(max(target.lanes(facts.target.dtype), 1), across, whole)
+    share = ceildiv(ceildiv(across, lanes[0]), max(target.cores, 1))
+    most = min(6, ceildiv(across, lanes[-1])) if down > 1 else min(registers * 3 // 8, share)
+    knobs = {
+        "lanes": tuple(lanes), "vectors": tuple(range(1, most + 1)), "rows": tuple(range(1, min(down, registers) + 1)),
+        "packed": (int(plan.packed is not None),),
+    }  # fmt: skip
 
     def legal(columns: Columns) -> Any:
-        rows, vectors = columns["rows"], columns["vectors"]
-        return (rows * vectors + vectors + 1 <= most) | ((rows == plan.rows) & (vectors == plan.vectors))
+        rows, vectors, width = columns["rows"], columns["vectors"], columns["vectors"] * columns["lanes"]
+        fits = ((rows + 1) * vectors + 1 < registers) & ((across % width == 0) | (not whole))
+        return fits & ((vectors == 1) | (width < across + columns["lanes"]))
 
-    return Sketch("register tile", choices, lambda point: _apply(unit, plan, point), cost, legal)
+    return knobs, legal
 
 
-def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
+def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> Any:
     """Cycles of all tiles: what a step multiplies, and what it loads for that."""
-    facts, core = unit.facts, core_of(unit.target)
-    loads: Any = 0.0
+    vectors, rows, core, loads = columns["vectors"], columns["rows"], core_of(target), np.zeros(1)
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane) != 0 else 1
         apart = 0 if plan.row is None else facts.step(load, plan.row)
@@ -116,14 +130,18 @@ def _cycles(unit: Unit, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     step = np.maximum(issued, core.latency) + model.STEP_CYCLES
     sizes = {axis.var: extent(axis) for axis in facts.spatial}
     down = 1 if plan.row is None else sizes[plan.row]
-    tiles = (
-        facts.points // (sizes[plan.lane] * down) * -(-sizes[plan.lane] // (vectors * plan.lanes)) * -(-down // rows)
-    )
-    turned = 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * plan.lanes
+    tiles = ceildiv(sizes[plan.lane], vectors * columns["lanes"]) * ceildiv(down, rows)
+    tiles = facts.points // (sizes[plan.lane] * down) * tiles
+    return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors)
+
+
+def _turned(unit: Unit, plan: TilePlan) -> float:
+    """Cycles in which results are stored that do not lie along the lanes."""
+    facts = unit.facts
     row = next((axis for axis in facts.spatial if axis.var is plan.row), None)
     if nest.phase_between(unit, row, [axis for axis in facts.spatial if axis.var not in (plan.row, plan.lane)]):
-        turned = model.SCATTERED_CYCLES * plan.lanes
-    return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + (2 + turned) * rows * vectors)
+        return model.SCATTERED_CYCLES * facts.points
+    return 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * facts.points
 
 
 def _is_window(unit: Unit, plan: TilePlan) -> bool:
@@ -132,19 +150,19 @@ def _is_window(unit: Unit, plan: TilePlan) -> bool:
     return any(taps_along(unit.facts, load, lane) for load in unit.facts.loads)
 
 
-def _streamed_again(unit: Unit, plan: TilePlan, vectors: Any) -> Any:
+def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
     """Cycles in which the operands that the lanes share come again, once for each tile along the lanes but the first.
 
     Nothing is in blocks for the caches: what one of them does not hold comes from behind it each time.
     """
     lane = next(extent(axis) for axis in unit.facts.spatial if axis.var is plan.lane)
     shared = sum(load_bytes(load) for load in unit.facts.loads if unit.facts.step(load, plan.lane) == 0)
-    return (-(-lane // (vectors * plan.lanes)) - 1) * shared / model.bytes_a_cycle(shared, unit.target)
+    return (ceildiv(lane, width) - 1) * shared / model.bytes_a_cycle(shared, unit.target)
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
-    plan = replace(plan, vectors=point["vectors"], rows=point["rows"])
+    plan = plan.at(point)
     known = set(names_of(s))
     outer = _tile(unit, plan)
     made = [name for name in names_of(s) if name not in known]
@@ -161,12 +179,18 @@ def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
 
 
 def _shared(unit: Unit, plan: TilePlan, outer: list[Var]) -> list[Var]:
-    """The loops that threads may share: that over rows alone stays apart where its last tile is cut and others are
-    enough. Fused with them, which rows there are would be a test in each step."""
-    rows = [extent(axis) for axis in unit.facts.spatial if axis.var is plan.row]
-    others = math.prod(extent_of(unit.schedule[unit.name], loop) for loop in outer[:-1])
-    uneven = bool(rows) and rows[0] % plan.rows != 0
-    return outer[:-1] if uneven and others >= max(unit.target.cores, 2) else outer
+    """The loops that threads may share: those over tiles of which the last is cut stay apart where others are enough.
+    Fused with them, which rows and lanes there are would be a test in each step."""
+    stage, rows = unit.schedule[unit.name], [extent(axis) for axis in unit.facts.spatial if axis.var is plan.row]
+    cut = [len(outer) - 1 - len(rows)] * _is_cut(unit.facts, plan) + [len(outer) - 1 for n in rows if n % plan.rows]
+    counts = {at: math.prod(extent_of(stage, loop) for loop in outer[:at]) for at in cut}
+    return outer[: next((at for at in cut if counts[at] >= max(unit.target.cores, 2)), len(outer))]
+
+
+def _is_cut(facts: Facts, plan: TilePlan) -> bool:
+    """Whether the last tile along the lanes has fewer of them."""
+    lane = next(axis for axis in facts.spatial if axis.var is plan.lane)
+    return not plan.padded and extent(lane) % plan.width != 0
 
 
 def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> TilePlan | None:
@@ -179,7 +203,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
         if found is None:
             continue
         packed, dim, rank = found
-        lanes = _lanes(facts, target)
+        lanes = max(target.lanes(facts.target.dtype), 1)
         padded = packed is not None and packed.indices[dim] is axis.var
         even = extent(axis) % lanes == 0 or (
             packed is not None and _filled(extent(axis), lanes, padded) >= model.MOSTLY_FILLED
@@ -190,14 +214,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     *_, position, packed, dim = max(choices, key=lambda c: c[:5])
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
-    whole = packed is not None and packed.indices[dim] is not lane.var
-    padded = packed is not None and not whole
-    lanes, vectors, rows = _sizes(facts, target, extent(lane), 1 if row is None else extent(row), whole, padded)
-    return TilePlan(lane.var, None if row is None else row.var, lanes, vectors, rows, packed, dim)
-
-
-def _lanes(facts: Facts, target: Target) -> int:
-    return max(target.lanes(facts.target.dtype), 1)
+    return TilePlan(lane.var, None if row is None else row.var, packed=packed, packed_dim=dim)
 
 
 def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[Load | None, int, int] | None:
@@ -248,36 +265,6 @@ def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
     return None if best is None else facts.spatial[best[1]]
 
 
-def _sizes(facts: Facts, target: Target, across: int, down: int, whole: bool, padded: bool) -> tuple[int, int, int]:
-    """Lanes, vectors and rows of the tile: most arithmetic for each load, least waste at the edges.
-
-    With `whole` the tile's width must divide the axis; with `padded` the last tile is as whole as any.
-    """
-    full = _lanes(facts, target)
-    registers = max(target.vector_registers, 8)
-    best = (-1.0, 1, 1, 1)
-    for lanes in _lane_counts(full, across, whole):
-        for vectors in range(1, 1 + min(6, ceildiv(across, lanes))):
-            if whole and across % (lanes * vectors):
-                continue
-            for rows in range(1, 1 + max(1, min(down, (registers - 2 - vectors) // vectors))):
-                even = 1.0 if down % rows == 0 else model.UNEVEN_ROWS * down / (ceildiv(down, rows) * rows)
-                latency = min(1.0, vectors * rows / model.ENOUGH_SUMS)
-                balance = min(1.0, vectors * rows / (vectors + rows))
-                speed = lanes / full * _filled(across, lanes * vectors, padded) * even * latency * balance
-                score = speed + model.LARGER_TILE * min(vectors, 4) * rows
-                if score > best[0]:
-                    best = (score, lanes, vectors, rows)
-    _, lanes, vectors, rows = best
-    if down == 1:  # a matrix-vector product waits for memory: several streams at once
-        most = max(1, registers * 3 // 8)
-        lanes = _lane_counts(full, across, whole)[0]
-        each = ceildiv(ceildiv(across, lanes), max(1, target.cores))
-        fits = [n for n in range(1, 1 + min(most, each)) if not whole or across % (n * lanes) == 0]
-        vectors = max(fits, key=lambda n: (-ceildiv(across, n * lanes) * n, n))
-    return lanes, vectors, rows
-
-
 def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
     """The lanes to try: whole registers, parts of them where the axis is short or uneven."""
     if whole:
@@ -302,7 +289,7 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     place = {axis.var: i for i, axis in enumerate(facts.spatial)}
     if plan.padded:
         sums.pad(sums.axis[place[plan.lane]], plan.width)
-    outer = _tile_final(final, plan, at, [axis.var for axis in final.block.axes], _side(facts, plan))
+    outer = _tile_final(unit, final, plan, at)
     sums.compute_at(final, outer[-1], exact=not plan.padded)
     sums.set_scope("local")
     lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
@@ -325,17 +312,21 @@ def _side(facts: Facts, plan: TilePlan) -> int:
     return math.gcd(plan.lanes, next(extent(axis) for axis in facts.spatial if axis.var is plan.lane))
 
 
-def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Var], side: int) -> list[Var]:
+def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) -> list[Var]:
     """The epilogue on the tile, blocks of lanes outside those of rows so that the packed operand stays close."""
+    order, side = [axis.var for axis in final.block.axes], _side(unit.facts, plan)
     loop_of, lane, row = nest.loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
     rest = [loop_of[axis] for axis in order if axis is not lane and axis is not row]
     block, lanes = final.split(loop_of[lane], factor=plan.width)
-    outer, tile = [*rest[:1], block, *rest[1:]], [lanes]
+    first = len(rest) if _is_cut(unit.facts, plan) else 1
+    outer, tile = [*rest[:first], block, *rest[first:]], [lanes]
     if row is not None:
         down, rows = final.split(loop_of[row], factor=plan.rows)
         outer.append(down)
         tile = [rows, lanes] if order[-1] is lane else [lanes, rows]
     final.reorder(*outer, *tile)
+    if _is_cut(unit.facts, plan) and nest.starts_early(unit, 1, plan.width):
+        final.annotate(TILES, plan.width, block)
     if tile[-1] is lanes:
         nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
@@ -347,37 +338,6 @@ def _tile_final(final: Stage, plan: TilePlan, at: dict[Var, Var], order: list[Va
     else:
         final.vectorize(tile[-1])
     return outer
-
-
-def tile_in_place(s: Schedule, facts: Facts, plan: TilePlan) -> list[Var]:
-    """The tile of a product that must stay where it is, a step of a recurrence; gives the loops around the tile."""
-    name = facts.block.name
-    _pack(s, facts, plan)
-    stage = s[name]
-    loops = axis_loops(stage)
-    lane, row = loops[plan.lane], None if plan.row is None else loops[plan.row]
-    reduce = [loop for axis in facts.reduce if (loop := loops[axis.var]) is not None]
-    outer = [x for axis in facts.spatial if (x := loops[axis.var]) is not None and x is not lane and x is not row]
-    if lane is None or len(reduce) != len(facts.reduce) or (plan.row is not None and row is None):
-        raise ScheduleError("tile", name, "an axis has no loop of its own")
-    block, lane = stage.split(lane, factor=plan.width)
-    outer, rows = [*outer, block], []
-    if row is not None:
-        down, row = stage.split(row, factor=plan.rows)
-        outer, rows = [*outer, down], [row]
-    _, vector = nest.multiply(stage, plan.kernel, outer, reduce, rows, lane)
-    stage.vectorize(vector)
-    return outer
-
-
-def axis_loops(stage: Stage) -> dict[Var, Var | None]:
-    """The loop of each axis of a block; None for one that has none of its own."""
-    block = stage.block
-    around = {loop.name: loop for loop in stage.loops}
-    found: dict[Var, Var | None] = {}
-    for axis, binding in zip(block.axes, block.bindings):
-        found[axis.var] = around.get(binding.name) if isinstance(binding, Var) else None
-    return found
 
 
 def _overlaps(facts: Facts, plan: TilePlan) -> bool:
