@@ -12,7 +12,7 @@ OPERATORS = (
     "ArgMax ArgMin CumProd CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
     "ReduceProd ReduceSum ReduceSumSquare"
 ).split()
-HOST = {c.name for c in cases(*OPERATORS) if "empty_set" in c.name}
+HOST = {c.name for c in cases(*OPERATORS) if "empty_set" in c.name and "non_reduced_axis_zero" not in c.name}
 
 
 @pytest.mark.parametrize("case", cases(*OPERATORS), ids=lambda c: c.name)
