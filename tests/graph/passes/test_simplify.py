@@ -57,22 +57,6 @@ def test_symbolic_sizes():
     assert "const %a_shape: int64[3] = [-1, 1, 3]" in format_graph(simplify(parse_graph(text)))
 
 
-@pytest.mark.parametrize("norm", ["LayerNormalization", "RMSNormalization"])
-@pytest.mark.parametrize("axis,index,moved", [(1, 3, True), (-2, 0, True), (0, 1, True), (2, 1, False)])
-def test_only_rows_that_are_taken_are_normalized(norm, axis, index, moved):
-    """A place of the last axis is part of all rows; the others are whole rows."""
-    nodes = f"%a = {norm}(%x, %scale, axis=2)\n%b = Gather(%a, %at, axis={axis})\n%y = Neg(%b)"
-    constants = f"const %scale: float32[3] = [1.0, 2.0, 0.5]\nconst %at: int64[] = {index}"
-    left = done(nodes, "%x: float32[2, 4, 3]", constants)
-    assert left.startswith("Gather") == moved, left
-
-
-def test_a_norm_that_others_read_stays_before_its_rows():
-    nodes = "%a = RMSNormalization(%x, %scale)\n%b = Gather(%a, %at, axis=1)\n%c = ReduceSum(%a)\n%y = Mul(%b, %c)"
-    constants = "const %scale: float32[3] = [1.0, 2.0, 0.5]\nconst %at: int64[] = 1"
-    assert done(nodes, "%x: float32[2, 4, 3]", constants).startswith("RMSNormalization")
-
-
 def test_reshape_there_and_back():
     assert (
         done(

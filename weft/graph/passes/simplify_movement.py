@@ -152,19 +152,6 @@ def slice_all(node: Node, scope: Scope) -> Replacement:
     return node.inputs[0] if _unchanged(node) else None
 
 
-def gather_rows(node: Node, scope: Scope) -> Replacement:
-    """Gather(a norm of rows, some of these) -> the norm of these rows: the others are nobody's."""
-    norm, index = scope.single(node.inputs[0], "LayerNormalization", "RMSNormalization"), scope.constant(node.inputs[1])
-    if norm is None or norm.inputs[0] is None or index is None or norm.inputs[0].tensor.shape is None:
-        return None
-    dims = norm.inputs[0].tensor.dims
-    axis, along = (int(at) % len(dims) for at in (node.attributes.get("axis", 0), norm.attributes.get("axis", -1)))
-    if along != len(dims) - 1 or axis == along or not isinstance(dims[axis], int) or index.size > int(str(dims[axis])):
-        return None
-    rows = scope.make(node, "Gather", [norm.inputs[0], node.inputs[1]], axis=axis)
-    return swap(node, norm.op, [rows, *norm.inputs[1:]], **{**norm.attributes, "axis": -1})
-
-
 # ---------------------------------------------------------------------------------------------------------- casts
 
 _WIDTHS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
@@ -284,7 +271,6 @@ MOVEMENT_RULES: dict[str, list[Rule]] = {
     "Tile": [same_shape],
     "Pad": [pad],
     "Slice": [slice_all],
-    "Gather": [gather_rows],
     "Cast": [cast],
 }
 """The rules by operator; `reshape_later` is for all that are elementwise."""

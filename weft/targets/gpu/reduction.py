@@ -285,7 +285,7 @@ def _apply_columns(found: Found, point: Point) -> None:
     ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
     is_ring = ahead and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
     ring = point["threads"] if is_ring else 0
-    asked = _vectors(found, before) if ring else ahead  # the others come by themselves
+    asked = [] if ring else ahead  # the others come by themselves
 
     def bind(stage: Stage, flat: Var) -> Var:
         if not is_shared:
@@ -646,20 +646,6 @@ def _has_ring(facts: Facts, target: Target) -> bool:
         return False
     sums = model.SHARE_THREADS * (machine.vector_bytes // main.buffer.dtype.bytes)
     return 4 * (facts.depth + 2 * sums) + model.RING_BYTES <= machine.shared_bytes  # the row, sums, and the ring
-
-
-def _vectors(found: Found, before: Sequence[Facts]) -> list[list[str | int]]:
-    """Constants that the stages before a product read whole, such as the scale of a norm; as `_pack_columns` gives."""
-    read = {
-        load.buffer: math.prod(int_value(size) or 0 for size in load.buffer.shape)
-        for one in before
-        for load in one.loads
-    }
-    return [
-        [buffer.name, 0, count]
-        for buffer, count in read.items()
-        if buffer in found.unit.constants and 0 < count <= model.COMPUTED_ROW and count * buffer.dtype.bytes % 16 == 0
-    ]
 
 
 def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
