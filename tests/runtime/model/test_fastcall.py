@@ -101,10 +101,10 @@ def test_the_short_way_of_all_sizes_is_left_where_it_does_not_lead() -> None:
     assert short([given[0].tolist(), given[1]], 1, None) is None
     with pytest.raises(ArgumentError, match=r"range\(1, 9\)"):
         module(*(np.zeros((9, 4), np.float32) for _ in range(2)))
-    module._executor.keep(
-        bound_key(given, ()), weft.compile(graph, shapes={"x": (3, 4), "y": (3, 4)}).specializations[0]
-    )
-    assert short(given, 1, None) is None
+    own = weft.compile(graph, shapes={"x": (3, 4), "y": (3, 4)}).specializations[0]
+    module._executor.keep(bound_key(given, ()), own)
+    assert own.runner._fast is None
     np.testing.assert_array_equal(module(*given), given[0] + given[1])
+    assert own.runner._fast is not None and module._fast is short
     with pytest.warns(SizeWarning):
         np.testing.assert_array_equal(module(given[0], given[1][:1]), given[0] + given[1][:1])
