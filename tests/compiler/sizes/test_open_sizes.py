@@ -16,7 +16,7 @@ from weft.compiler.sizes import background
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import Numbers
 from weft.core import model
-from weft.core.errors import ArgumentError
+from weft.core.errors import ArgumentError, WeftError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -341,3 +341,26 @@ def test_forms_of_one_model_hold_weights_that_they_pack_alike_once():
     first, second = (form.runner.program.weights for form in module.specializations)
     large = [array for array in first if array.nbytes > 1 << 18]
     assert large and all(any(array is other for other in second) for array in large)
+
+
+@pytest.mark.parametrize("sizes", ["first", "open"])
+@pytest.mark.parametrize("tail", [(), (4,)])
+def test_a_shape_that_a_tensor_does_not_have_is_refused(sizes, tail):
+    """Expand to the sizes of another input: every pair of them, as numpy takes or refuses it."""
+    n, m = Var("n"), Var("m")
+    b = Builder("expand")
+    x, y = Value("x", TensorType("float32", (n, *tail))), Value("y", TensorType("float32", (m, *(1 for _ in tail))))
+    b.inputs += [x, y]
+    graph = infer(b.finish(b.node("Expand", x, b.node("Shape", y))))
+    with knobs.override(sizes=sizes):
+        module = weft.compile(graph)
+    for have in range(1, 6):
+        for want in range(1, 6):
+            given = np.random.default_rng(have).standard_normal((have, *tail)).astype("float32")
+            other = np.zeros((want, *(1 for _ in tail)), "float32")
+            if have == want or 1 in (have, want):
+                shape = np.broadcast_shapes(given.shape, other.shape)
+                np.testing.assert_array_equal(module(given, other), np.broadcast_to(given, shape))
+            else:
+                with pytest.raises(WeftError, match="broadcast"):
+                    module(given, other)
