@@ -26,7 +26,6 @@ from weft.cli.screen import Screen, seconds, size
 from weft.cli.sources import compiled
 from weft.graph.ir import Array, Graph
 from weft.models.llama import llama_110m
-from weft.runtime.threads import get_threads, set_threads
 
 Step = Callable[[Array, Array], Array]
 """Tokens, and the place of the last one, to logits."""
@@ -178,18 +177,13 @@ def reader(count: int, threads: int) -> Callable[[], float]:
     total = te.compute((parts,), lambda p: te.sum(source[p, k.var], axis=k), name="total")
     schedule = te.create_schedule(total.op)
     schedule.plan("native")
-    kernel = build(schedule, [source, total])
+    kernel = build(schedule, [source, total], threads=threads)
     array, out = np.ones((parts, each), np.float32), np.empty(parts, np.float32)
 
     def read() -> float:
-        before = get_threads()
-        set_threads(threads)
-        try:
-            start = time.perf_counter()
-            kernel(array, out)
-            return time.perf_counter() - start
-        finally:
-            set_threads(before)
+        start = time.perf_counter()
+        kernel(array, out)
+        return time.perf_counter() - start
 
     read()
     return read

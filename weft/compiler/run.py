@@ -196,7 +196,7 @@ class Runner(HostRunner, NativeRunner):
     def _control_call(self, step: HostStep, types: Sequence[ArrayType]) -> Fast:
         """A function like that of `fastcall`: None for what does not fit exactly, or while the host runs the node."""
         program, first = self.program, self._first
-        fits = fitting(types)
+        fits = fitting(tuple(types))
 
         def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
             region = step.region

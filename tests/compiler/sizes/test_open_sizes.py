@@ -24,6 +24,7 @@ from weft.graph.ir import Graph, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
 from weft.runtime.model import runner
+from weft.runtime.model.fastcall import fitting
 from weft.runtime.model.runner import find_numbers
 
 
@@ -314,19 +315,18 @@ def test_calls_with_other_sizes_in_turns_take_the_short_way(monkeypatch):
     given = {n: np.random.default_rng(n).standard_normal((n, 64)).astype("float32") for n in range(1, 30)}
     for n in (8, 3):
         module(given[n])
-    forms = module.specializations
+    forms, compiled = module.specializations, fitting.cache_info().misses
     assert len(forms) == 2
 
     def refuse(*_, **__):
         raise AssertionError("the long way, or source that was compiled again")
 
     monkeypatch.setattr(weft.runtime.model.module.Module, "_run", refuse)
-    monkeypatch.setattr(runner, "fitting", refuse)
     monkeypatch.setattr(runner, "fast_call", refuse)
     for n in (8, 3, 8, *range(1, 30), 8):
         np.testing.assert_allclose(module(given[n]), interpret_graph(module.graph, [given[n]])[0], rtol=1e-4, atol=1e-5)
         assert len(module.run(None, {"x": given[n]})) == 1
-    assert module.specializations == forms
+    assert module.specializations == forms and fitting.cache_info().misses == compiled
 
 
 def test_forms_of_one_model_hold_weights_that_they_pack_alike_once():

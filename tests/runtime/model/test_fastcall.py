@@ -71,7 +71,7 @@ def test_arrays_of_another_kind_are_left_to_the_long_way() -> None:
 
 def test_arrays_fit_types_with_names_for_sizes() -> None:
     """Numbers are as they are, names the same wherever they are; anything but a plain array is left to the long way."""
-    fits = fitting([ArrayType("float32", ("n", 3, "m")), ArrayType("int64", ("m",)), ArrayType("float32", ())])
+    fits = fitting((ArrayType("float32", ("n", 3, "m")), ArrayType("int64", ("m",)), ArrayType("float32", ())))
     x, y, z = np.zeros((2, 3, 5), np.float32), np.zeros(5, np.int64), np.zeros((), np.float32)
     assert fits([x, y, z]) and fits((np.zeros((9, 3, 0), np.float32), np.zeros(0, np.int64), z))
     others = [[x, y], [x, np.zeros(4, np.int64), z], [x[:, :2], y, z], [x[::-1], y, z], [x[0], y, z],

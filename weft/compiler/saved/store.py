@@ -402,10 +402,8 @@ def stored_form(
     """A form as a file's manifest describes it; `takes` are the types of its inputs."""
     opened = row["open"]
     steps = [_step(file, one, executor, opened is not None) for one in row["steps"]]
-    own = graph is None and not executor.is_static  # the cache's, beside which there are forms for other sizes
-    program = read_program(
-        row, steps, file.array, lambda number: held(file.array(number)) if own else file.array(number)
-    )
+    share = held if graph is None and not executor.is_static else np.asarray  # the cache's, beside those of other sizes
+    program = read_program(row, steps, file.array, lambda number: share(file.array(number)))
     if opened is None:
         ProgramCheck(program, takes, executor.target.part_bytes).run([v.type for v in executor.signature.outputs])
     device = row["device"]

@@ -22,7 +22,7 @@ import numpy as np
 from weft.core import hooks
 from weft.core.array_types import ArrayType, element_name
 from weft.core.errors import ArgumentError, did_you_mean
-from weft.runtime.model.fastcall import Fast
+from weft.runtime.model.fastcall import Fast, fitting
 from weft.runtime.model.program import Port
 from weft.runtime.model.runner import OpenSizes
 from weft.runtime.threads import check_threads, get_threads
@@ -198,7 +198,7 @@ class Module:
         if opened is None or any(kind.dtype == "string" or kind.shape is None for kind in types):
             self._fast = own
         elif self._warned or not opened.host_nodes:
-            self._fast = _by_sizes(executor, types, opened.runner.fits(types), own)
+            self._fast = _by_sizes(executor, types, fitting(tuple(types)), own)
 
     def _bind(self, feeds: Mapping[str, Any]) -> tuple[list[Any], bool]:
         names = [port.name for port in self.inputs]

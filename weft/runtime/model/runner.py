@@ -17,7 +17,7 @@ from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault, TargetError
 from weft.core.knobs import UNASKED_BYTES
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
-from weft.runtime.model.fastcall import ENTRY, Fast, fast_call, fitting, is_direct, step_call
+from weft.runtime.model.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.runtime.model.program import Array, NativeStep, Program, aligned_array, memory
 
 if TYPE_CHECKING:
@@ -169,7 +169,6 @@ class OpenSizes(NativeRunner):
         assert program.numbers is not None
         self.find = find_numbers(program.numbers)
         self.interpret = interpret
-        self._fits: Callable[[Sequence[Any]], bool] | None = None
         self._known: dict[Any, Found | None] = {}
         """What was found for shapes that were met; None where the graph does not take them."""
         others = [step for step in program.steps if not isinstance(step, NativeStep)]
@@ -178,12 +177,6 @@ class OpenSizes(NativeRunner):
         self._only = only if makes.issuperset(program.outputs) else None
         self._promised = {id(s): [(n, program.promised[n]) for n in s.outputs if n in program.promised] for s in others}
         return self
-
-    def fits(self, types: Sequence[ArrayType]) -> Callable[[Sequence[Any]], bool]:
-        """The test of arrays that a call may take as they are (always for the same types)."""
-        if self._fits is None:
-            self._fits = fitting(types)
-        return self._fits
 
     def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
         shapes = tuple([getattr(array, "shape", None) for array in arrays])
