@@ -24,22 +24,17 @@ from weft.runtime.model.program import aligned_array
 
 ALIGNMENT = 64
 _HELD: weakref.WeakValueDictionary[Any, Array] = weakref.WeakValueDictionary()
-"""Packed weights that forms hold, by type, shape and some of their bytes. Nobody ever writes to them."""
+"""Packed weights that forms hold, by type, shape and some of their elements. Nobody ever writes to them."""
 
 
 def held(array: Array) -> Array:
     """The same elements where another form holds them already, else the array itself: contiguous, and ours alone."""
-    if array.nbytes < model.STAYING_BYTES or array.dtype.hasobject:
+    if array.nbytes < model.STAYING_BYTES or array.nbytes % 8 or array.dtype.hasobject:
         return array
-    flat = array.reshape(-1).view(np.uint8)
-    key = (array.dtype.str, array.shape, flat[:: flat.size // model.BYTES_SEEN].tobytes())
+    words = array.reshape(-1).view(np.uint64)
+    key = (array.dtype.str, array.shape, words[:: words.size // model.WORDS_SEEN].tobytes())
     known = _HELD.setdefault(key, array)
-    return known if known is array or _same(known.reshape(-1).view(np.uint8), flat) else array
-
-
-def _same(one: Array, other: Array) -> bool:
-    step = model.BYTES_COMPARED
-    return all(np.array_equal(one[at : at + step], other[at : at + step]) for at in range(0, one.size, step))
+    return known if known is array or np.array_equal(known.reshape(-1).view(np.uint64), words) else array
 
 
 class WeightBlocks:
