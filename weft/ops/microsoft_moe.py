@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weft.ops.elementwise_support import infer_same
 from weft.ops.microsoft_blocks import bytes_as_numbers
 from weft.ops.microsoft_composition import Composition, NoKernel, Part, compose
 
@@ -168,9 +169,5 @@ def _quantized(
     return _mix(b, x, router, layers[0], one, layers[1], two)
 
 
-def _same(c: Any) -> Any:
-    return [c.tensor(0)]
-
-
-compose("MoE", _moe, expands=True, traits="heavy", infer=_same)
-compose("QMoE", _quantized, expands=True, traits="heavy", infer=_same)
+compose("MoE", _moe, expands=True, traits="heavy", infer=infer_same)
+compose("QMoE", _quantized, expands=True, traits="heavy", infer=infer_same)

@@ -7,8 +7,7 @@ of what they read: to look in vain for the pages there took a transposed convolu
 in those processes that got no large page. Kernels of six built-in models measured 1.02 to 1.11 times as
 fast as with small pages only. A mapped file gets large pages as it is read from the disk, where the file system can.
 
-Forms of one model for several sizes pack most weights alike: what one form holds, the next one reads there. That is
-half of the memory, and a call after one with other sizes finds the weights in the caches of the processor.
+Forms of one model for several sizes pack most weights alike: what one form holds, the next one reads there.
 """
 
 from __future__ import annotations
