@@ -70,7 +70,7 @@ FACTS = {
     "pool.device INFO PUT RUN GOOD BAD, runtime.abi FORMAT TURN_BIT, runtime.dlpack CPU_DEVICES _BFLOAT_CODE "
     "_READ_ONLY_FLAG, runtime.faults NO_MEMORY OUTSIDE KERNEL_SHIFT, runtime.fingerprint LEAF_BYTES, "
     "runtime.model.keys KEY_BYTES",
-    "where memory starts": "compiler.device.runner ALIGNMENT, compiler.export.plan ALIGNMENT, compiler.lowering.memory "
+    "where memory starts": "compiler.device.runner ALIGNMENT, compiler.lowering.memory "
     "ALIGNMENT, compiler.lowering.weights ALIGNMENT, runtime.arrays ALIGNMENT, runtime.model.module_file ALIGNMENT",
     "how a text looks": "compiler.export.c_source WORDS_A_LINE, compiler.export.plan MOST_NAMED, "
     "compiler.reports.profile_text WIDEST_NAMES",

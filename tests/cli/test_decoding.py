@@ -44,5 +44,24 @@ def test_the_weights_that_a_token_reads():
     graph = llama_110m(weights="int4", **LITTLE)
     weights = 64 * 64 * 2 + 2 * 64 * 32 + 3 * 64 * 96 + 128 * 64  # attention (half as many key heads), SwiGLU, logits
     assert decoding.weight_bytes(graph) == weights // 2 + weights // 32 * 4
-    assert decoding.read_bandwidth(1 << 20, 1) > 1e6
+    assert decoding.reader(1 << 20, 1)() > 0
     assert np.array_equal(decoding.last(2, 5), [4, 4])
+
+
+def test_the_floor_is_read_in_turns_among_the_tokens(monkeypatch):
+    monkeypatch.setattr(decoding, "SETTLE_SECONDS", 0)
+    said: list[str] = []
+
+    def step(name):
+        return lambda tokens, places: said.append(name) or np.zeros((1, 3))
+
+    def read():
+        said.append("floor")
+        return 1.0
+
+    count = decoding.TURN + 3
+    times, floor, error = decoding.decode(
+        {"weft": step("weft"), "ort": step("ort")}, read, np.zeros((1, count), np.int64), 4
+    )
+    assert floor == [1.0] * count and error == 0 and [len(taken) for taken in times.values()] == [count] * 2
+    assert said == [name for turn in (decoding.TURN, 3) for name in ("floor", "weft", "ort") for _ in range(turn)]

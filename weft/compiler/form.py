@@ -21,7 +21,7 @@ from weft.compiler.run import Runner
 from weft.compiler.steps import HostStep
 from weft.core import model
 from weft.core.knobs import knobs
-from weft.graph.ir import Array, Graph, TensorType, Value
+from weft.graph.ir import Array, Graph, Value
 from weft.runtime.jit import JitModule
 from weft.targets.base import Target
 
@@ -150,8 +150,7 @@ class Compiled(ABC):
     @property
     def is_static(self) -> bool:
         """Whether there is only one set of shapes that it can meet."""
-        types = [value.type for value in self.signature.inputs]
-        return not self._bound and all(isinstance(t, TensorType) and t.is_static for t in types)
+        return not self._bound and all(value.is_static for value in self.signature.inputs)
 
     def _take(self, key: Any, form: Specialization) -> Specialization:
         """Keeps a form; those that were not used for longest go, where all of them would take too much memory."""

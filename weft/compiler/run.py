@@ -14,7 +14,7 @@ from weft.compiler.sizes.open_checks import Conditions
 from weft.compiler.steps import HostStep, Program, RestStep
 from weft.core.array_types import ArrayType
 from weft.graph.interpreter import mismatch, operator_of
-from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Type, Value
+from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, blame, evaluation_of, node_error, type_of
 from weft.runtime.model.fastcall import Fast, fitting
 from weft.runtime.model.runner import Engine, NativeRunner, OpenSizes
@@ -128,14 +128,10 @@ class _HostCall:
 
 def _late_check(node: Node, spec: OpSpec) -> Callable[[Infer], Any] | None:
     """What inference could not check because only the run tells the shapes; None where it has checked all."""
-    given = [value.type for value in node.inputs if value is not None]
-    if spec.shape_inputs and not all(_is_static(value.type) for value in node.outputs):
+    known = all(value is None or value.is_static for value in node.inputs)
+    if spec.shape_inputs and not all(value.is_static for value in node.outputs):
         return spec.types  # sizes are data: none may be larger than any memory
-    return spec.check if (spec.takes or spec.requires) and not all(map(_is_static, given)) else None
-
-
-def _is_static(kind: Type | None) -> bool:
-    return isinstance(kind, TensorType) and kind.is_static
+    return spec.check if (spec.takes or spec.requires) and not known else None
 
 
 def _test(value: Value) -> Callable[[Any], bool]:
@@ -196,7 +192,7 @@ class Runner(HostRunner, NativeRunner):
     def _control_call(self, step: HostStep, types: Sequence[ArrayType]) -> Fast:
         """A function like that of `fastcall`: None for what does not fit exactly, or while the host runs the node."""
         program, first = self.program, self._first
-        fits = fitting(types)
+        fits = fitting(tuple(types))
 
         def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
             region = step.region

@@ -365,7 +365,7 @@ class Executor(Compiled):
     def rest(self, graph: Graph) -> Any:
         """What runs the rest of a graph: once the shapes are known that it waits for, or what a device refused."""
         device = self.target.spec.device
-        if device is not None and device.rest and all(_is_static(v) for v in (*graph.inputs, *graph.outputs)):
+        if device is not None and device.rest and all(v.is_static for v in (*graph.inputs, *graph.outputs)):
             with knobs.override(**self.settings):
                 return Executor(graph, find_target(device.rest), self.precision)
         if self._in_body:
@@ -398,7 +398,3 @@ def link(lowered: Lowered, target: Target) -> tuple[JitModule | None, NativeCode
 
     externals = sorted({name for kernel in kernels for name in llvm_compile.external_names(kernel.llvm_ir)})
     return load_code(objects(), names, externals, target), NativeCode(objects, externals)
-
-
-def _is_static(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static

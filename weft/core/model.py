@@ -171,6 +171,8 @@ WEIGHT_BLOCK_BYTES, FETCHED_BEHIND, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 64 << 
 """Packed weights lie in blocks of such a size, with as much memory behind the last as kernels may ask for in vain.
 Smaller weights are always near: they are no reason for a page of 2 MB, nor for a kernel that passes over zeros. Rows of
 a source that are copied side by side: their lines stay in the first cache until all of each is copied."""
+WORDS_SEEN = 16
+"""By so many of their words packed weights are looked for in the memory of other forms, and then compared."""
 
 SMALL_CONSTANT = 64
 """Constants of more elements are weights, mostly: programs are shared by layers that differ in those only."""

@@ -6,9 +6,11 @@ with listening(lambda done, total: bar.update(done, total)):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
+
+from weft.core.context import setting
 
 Listener = Callable[[int, int], None]
 """Is told how many parts are done, and of how many."""
@@ -16,14 +18,9 @@ Listener = Callable[[int, int], None]
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: Listener) -> AbstractContextManager[Listener | None]:
     """Whatever is done inside, by this thread, tells a listener how far it is."""
-    token = _LISTENER.set(listener)
-    try:
-        yield
-    finally:
-        _LISTENER.reset(token)
+    return setting(_LISTENER, listener)
 
 
 def progress(done: int, total: int) -> None:

@@ -33,7 +33,7 @@ from weft.explore.graphs import node_data, pass_data, plain_node
 from weft.explore.kernels import kernel_data
 from weft.explore.memory import memory_data
 from weft.explore.stages import Compiled, kernels, specializations
-from weft.graph.ir import TensorType, Value, reads
+from weft.graph.ir import Value, reads
 from weft.graph.passes.history import History, watching
 
 SCRIPTS = ("base.js", "views.js", "page.js")
@@ -77,7 +77,7 @@ def explore(module: Module, profile: Profile | None = None, history: History | N
         raise ArgumentError("a module from a file does not know how it came about: explore the model it was made from")
     if history is None or not history.runs:
         executor = module._executor
-        shapes = {v.name: v.tensor.static for v in forms[0].graph.inputs if _is_static(v)}
+        shapes = {v.name: v.tensor.static for v in forms[0].graph.inputs if v.is_static}
         with executor._as_asked(), watching() as history:
             for_target(optimize(module.graph, shapes, {}), module.target, executor.precision)
     _keep_constants(forms, history)
@@ -100,10 +100,6 @@ def explore(module: Module, profile: Profile | None = None, history: History | N
         "report": module.report(),
     }
     return Page(module.graph.name, index, details)
-
-
-def _is_static(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static
 
 
 def _keep_constants(forms: Sequence[Any], history: History) -> None:

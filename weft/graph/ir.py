@@ -153,6 +153,11 @@ class Value:
             raise GraphError(f"the value {self.name} must be a tensor of known type here, not {self.type!r}")
         return self.type
 
+    @property
+    def is_static(self) -> bool:
+        """Whether it is a tensor of known sizes."""
+        return isinstance(self.type, TensorType) and self.type.is_static
+
     def __repr__(self) -> str:
         return f"%{self.name}"
 

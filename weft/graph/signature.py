@@ -167,7 +167,7 @@ def _bind(pattern: Pattern, dims: tuple[Dim, ...], bound: Bound) -> Bound | None
             return None
         middle = dims[rest : len(dims) - after]
         known = bound.get(pattern[rest].name, middle)
-        if len(known) != len(middle) or any(_differ(a, b) for a, b in zip(known, middle)):
+        if len(known) != len(middle) or any(differ(a, b) for a, b in zip(known, middle)):
             return None
         made[pattern[rest].name] = tuple(a if isinstance(a, int) else b for a, b in zip(known, middle))
         dims, pattern = dims[:rest] + dims[len(dims) - after :], pattern[:rest] + pattern[rest + 1 :]
@@ -184,7 +184,8 @@ def _bind(pattern: Pattern, dims: tuple[Dim, ...], bound: Bound) -> Bound | None
     return made
 
 
-def _differ(a: Dim, b: Dim) -> bool:
+def differ(a: Dim, b: Dim) -> bool:
+    """Whether two sizes are known, and not the same."""
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
@@ -256,7 +257,7 @@ class SameSize:
             or other is None
             or at >= len(mine)
             or there >= len(other)
-            or not _differ(mine[at], other[there])
+            or not differ(mine[at], other[there])
         ):
             return None
         return (
@@ -282,9 +283,9 @@ class Along:
         wanted = list(other)
         if len(other) >= 2:
             wanted[-3 - self.axis] = 1
-        if len(mine) == 1 and not _differ(mine[0], count):
+        if len(mine) == 1 and not differ(mine[0], count):
             return None
-        if len(mine) == len(wanted) >= 2 and not any(map(_differ, mine, wanted)):
+        if len(mine) == len(wanted) >= 2 and not any(map(differ, mine, wanted)):
             return None
         return f"input {self.position} is {list(mine)}; it may be one number, [{count!r}] or {wanted} for {list(other)}"
 
@@ -304,7 +305,7 @@ class Points:
         batch = int(c.get("batch_dims", 0))
         if not indices or not data or not 0 <= batch < min(len(data), len(indices)):
             return f"places {list(indices)} after {batch} batch dimensions do not fit {list(data)}"
-        if any(_differ(a, b) for a, b in zip(data[:batch], indices[:batch])):
+        if any(differ(a, b) for a, b in zip(data[:batch], indices[:batch])):
             return f"its first {batch} dimensions must be those of its indices: {list(data)}, {list(indices)}"
         count = indices[-1]
         if not isinstance(count, int):
@@ -313,7 +314,7 @@ class Points:
             return f"indices of {count} numbers after {batch} batch dimensions do not fit {list(data)}"
         updates = None if self.updates is None else _dims(c, self.updates)
         wanted = (*indices[:-1], *data[batch + count :])
-        if updates is not None and (len(updates) != len(wanted) or any(map(_differ, updates, wanted))):
+        if updates is not None and (len(updates) != len(wanted) or any(map(differ, updates, wanted))):
             return f"its updates have the shape {list(updates)}, where {list(wanted)} is needed"
         return None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.graph.ir import Value
+from weft.ops.elementwise_support import infer_same
 from weft.ops.expansion import Builder, Unexpanded
 from weft.ops.microsoft_blocks import bytes_as_numbers
 from weft.ops.microsoft_composition import compose
@@ -170,9 +171,5 @@ def _quantized(
     return _mix(b, x, router, layers[0], one, layers[1], two)
 
 
-def _same(c: Any) -> Any:
-    return [c.tensor(0)]
-
-
-compose("MoE", _moe, traits="heavy", infer=_same)
-compose("QMoE", _quantized, traits="heavy", infer=_same)
+compose("MoE", _moe, traits="heavy", infer=infer_same)
+compose("QMoE", _quantized, traits="heavy", infer=infer_same)

@@ -40,15 +40,16 @@ def _uniform(c: Use, shape: tuple[int, ...]) -> Array:
     return np.asarray(_source(c).uniform(c.get("low", 0.0), c.get("high", 1.0), shape))
 
 
+def _infer_like(c: Infer) -> Sequence[Type]:
+    return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
+
+
 def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> None:
     def infer(c: Infer) -> Sequence[Type]:
         shape = [int(s) for s in c.need("shape")]
         if any(s < 0 for s in shape):
             raise c.error(f"a shape cannot have negative sizes: {shape}")
         return [TensorType(element_type(c, "dtype", "float32"), shape)]
-
-    def infer_like(c: Infer) -> Sequence[Type]:
-        return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
 
     def evaluate(c: Evaluate) -> Array:
         return cast_array(draw(c, tuple(c.need("shape"))), element_type(c, "dtype", "float32"))
@@ -57,7 +58,7 @@ def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> 
         return cast_array(draw(c, like.shape), element_type(c, "dtype", dtype_name(like.dtype)))
 
     register(name, infer, evaluate, takes="", traits="random")
-    register(f"{name}Like", infer_like, evaluate_like, takes="input", traits="random")
+    register(f"{name}Like", _infer_like, evaluate_like, takes="input", traits="random")
 
 
 _register_draw("RandomNormal", _normal)
@@ -67,16 +68,12 @@ _register_draw("RandomUniform", _uniform)
 # ------------------------------------------------------------------------------------------ Bernoulli, Multinomial
 
 
-def _infer_bernoulli(c: Infer) -> Sequence[Type]:
-    return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
-
-
 def _bernoulli(c: Evaluate, x: Array) -> Array:
     made = _source(c).uniform(0.0, 1.0, x.shape) < x.astype(np.float64)
     return cast_array(np.asarray(made), element_type(c, "dtype", dtype_name(x.dtype)))
 
 
-register("Bernoulli", _infer_bernoulli, _bernoulli, takes="input:float", traits="random")
+register("Bernoulli", _infer_like, _bernoulli, takes="input:float", traits="random")
 
 
 def _infer_multinomial(c: Infer) -> Sequence[Type]:

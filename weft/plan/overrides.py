@@ -11,11 +11,12 @@ refused; a record that a program does not take any more is passed over, with the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from weft.core.context import setting
 from weft.core.errors import ScheduleError
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Trace
@@ -65,24 +66,14 @@ def identity() -> list[list[str]]:
     return [[name, trace.to_json()] for name, trace in given] + chosen + [list(one) for one in found.beside.items()]
 
 
-@contextmanager
-def overriding(given: Overrides) -> Iterator[None]:
+def overriding(given: Overrides) -> AbstractContextManager[Overrides]:
     """Whatever is compiled inside takes these schedules."""
-    token = _IN_FORCE.set(given)
-    try:
-        yield
-    finally:
-        _IN_FORCE.reset(token)
+    return setting(_IN_FORCE, given)
 
 
-@contextmanager
-def recording(found: Records | None) -> Iterator[None]:
+def recording(found: Records | None) -> AbstractContextManager[Records | None]:
     """Whatever is compiled inside takes these records."""
-    token = _RECORDS.set(found)
-    try:
-        yield
-    finally:
-        _RECORDS.reset(token)
+    return setting(_RECORDS, found)
 
 
 def override_for(names: Iterable[str]) -> Trace | None:

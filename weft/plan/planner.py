@@ -21,11 +21,12 @@ import functools
 import heapq
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.core.context import setting
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Axis, Block
 from weft.plan.contraction import Contraction, contraction_of, is_sum_of_products, producers_of_epilogue
@@ -135,17 +136,12 @@ def choose(unit: Unit, matches: Sequence[Match], pick: Pick) -> bool:
 _PICK: ContextVar[Pick] = ContextVar("pick", default=analytic)
 
 
-@contextmanager
-def picking(pick: Pick) -> Iterator[None]:
+def picking(pick: Pick) -> AbstractContextManager[Pick]:
     """Whatever is planned inside takes its points from another pick."""
-    token = _PICK.set(pick)
-    try:
-        yield
-    finally:
-        _PICK.reset(token)
+    return setting(_PICK, pick)
 
 
-def avoiding(names: Collection[str]) -> AbstractContextManager[None]:
+def avoiding(names: Collection[str]) -> AbstractContextManager[Pick]:
     """Whatever is planned inside passes over some sketches."""
     pick = _PICK.get()
     if not names:

@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.codegen.llvm.compile import emit_object
-from weft.compiler.export.plan import make_plan, padded
+from weft.compiler.export.plan import make_plan
 from weft.compiler.kernels.workers import elsewhere
 from weft.compiler.lowering.native import driver_ir
 from weft.compiler.module import Module, compile_graph
+from weft.core.context import setting
 from weft.graph.ir import Graph
 from weft.loop.ir import Func
 from weft.pool import jobs, settings
@@ -32,6 +33,7 @@ from weft.pool.devices import LIBRARY
 from weft.pool.kinds import SECONDS, facts_of, make_arrays
 from weft.pool.node import BUILD, device_resource
 from weft.pool.runner import PoolRunner, agreed, fleet, send
+from weft.runtime.model.module_file import padded
 from weft.targets.base import Target
 from weft.tuner.records import Status
 
@@ -56,11 +58,8 @@ def compiling(client: Any) -> Iterator[None]:
             raise
 
     builders = [one for one in fleet(client) if one["kind"] == BUILD]
-    token = elsewhere.set(ask if builders and agreed([], builders) else None)
-    try:
+    with setting(elsewhere, ask if builders and agreed([], builders) else None):
         yield
-    finally:
-        elsewhere.reset(token)
 
 
 def code_of(answer: bytes) -> tuple[str, bytes, bool]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from weft.core.errors import ArgumentError
 from weft.core.knobs import knobs
-from weft.runtime.topology import cores
+from weft.runtime.topology import cores, text_of
 
 on_change: list[Callable[[], None]] = []
 """What is told that places or priority of the workers were chosen: the native runtime, once there is one."""
@@ -81,7 +81,7 @@ def cgroup_quota(membership: Path = Path("/proc/self/cgroup"), mount: Path = Pat
     A group's limit holds for the groups in it, so every group from ours up to the root of the mount is asked.
     """
     limits = []
-    for line in _read(membership).splitlines():
+    for line in text_of(membership).splitlines():
         parts = line.split(":", 2)
         if len(parts) != 3:
             continue
@@ -105,12 +105,12 @@ def _upward(root: Path, group: str) -> list[Path]:
 
 
 def _limit_of_version_2(folder: Path) -> int | None:
-    parts = _read(folder / "cpu.max").split()
+    parts = text_of(folder / "cpu.max").split()
     return _whole_cores(*parts) if len(parts) == 2 else None
 
 
 def _limit_of_version_1(folder: Path) -> int | None:
-    return _whole_cores(_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip())
+    return _whole_cores(text_of(folder / "cpu.cfs_quota_us").strip(), text_of(folder / "cpu.cfs_period_us").strip())
 
 
 def _whole_cores(quota: str, period: str) -> int | None:
@@ -118,10 +118,3 @@ def _whole_cores(quota: str, period: str) -> int | None:
     if not (quota.isdigit() and period.isdigit()) or int(quota) == 0 or int(period) == 0:
         return None
     return -(-int(quota) // int(period))
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""

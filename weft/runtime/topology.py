@@ -44,7 +44,7 @@ def processors(usable: Iterable[int] | None = None, system: Path = SYSTEM) -> li
     seen: dict[int, int] = {}
     for number in chosen:
         folder = system / "cpu" / f"cpu{number}"
-        siblings = parse_list(_read(folder / "topology/thread_siblings_list")) or [number]
+        siblings = parse_list(text_of(folder / "topology/thread_siblings_list")) or [number]
         core = siblings[0]
         sibling = seen.get(core, 0)
         seen[core] = sibling + 1
@@ -88,8 +88,8 @@ def places(pin: str) -> list[int]:
 
 def _last_cache(folder: Path, number: int) -> int:
     """The first of the processors that share the largest cache with this one."""
-    levels = [(_read(entry / "level"), entry) for entry in (folder / "cache").glob("index*")]
-    shared = [parse_list(_read(entry / "shared_cpu_list")) for _, entry in sorted(levels, key=lambda one: one[0])]
+    levels = [(text_of(entry / "level"), entry) for entry in (folder / "cache").glob("index*")]
+    shared = [parse_list(text_of(entry / "shared_cpu_list")) for _, entry in sorted(levels, key=lambda one: one[0])]
     return shared[-1][0] if shared and shared[-1] else number
 
 
@@ -97,11 +97,12 @@ def _nodes(folder: Path) -> dict[int, int]:
     """The memory node of each processor."""
     found: dict[int, int] = {}
     for entry in folder.glob("node[0-9]*"):
-        found.update(dict.fromkeys(parse_list(_read(entry / "cpulist")), int(entry.name[4:])))
+        found.update(dict.fromkeys(parse_list(text_of(entry / "cpulist")), int(entry.name[4:])))
     return found
 
 
-def _read(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """What stands in a file of the system; nothing where it cannot be read."""
     try:
         return file.read_text()
     except (OSError, UnicodeDecodeError):

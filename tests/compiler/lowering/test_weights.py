@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.compiler.lowering.weights import ALIGNMENT, WeightBlocks
+from weft.compiler.lowering.weights import _HELD, ALIGNMENT, WeightBlocks, held
 from weft.core import model
 from weft.runtime.model.module_file import prefer_large_pages
 
@@ -53,3 +53,33 @@ def test_memory_behind_the_last_weight_is_there():
     assert (first == 1).all() and (second == 2).all()
     behind = blocks._block[blocks._used :]
     assert not behind[: model.FETCHED_BEHIND].any() and (behind[model.FETCHED_BEHIND :] == 7).all()
+
+
+def test_what_another_form_holds_is_held_once():
+    """As long as somebody holds it, and only if all of it is the same."""
+    source = RANDOM.standard_normal((300, 200)).astype(np.float32)
+    blocks = WeightBlocks()
+    first, again = (blocks.hold(source.T, source) for _ in range(2))
+    assert again is first and first.flags.c_contiguous
+    np.testing.assert_array_equal(first, source.T)
+    other = source.copy()
+    other[0, 1] += 1  # not one of the bytes by which weights are looked for
+    changed = WeightBlocks().hold(other.T, other)
+    assert not np.shares_memory(changed, first)
+    np.testing.assert_array_equal(changed, other.T)
+    np.testing.assert_array_equal(first, source.T)
+    before = len(_HELD)
+    del first, again
+    assert len(_HELD) == before - 1
+
+
+def test_what_lies_in_the_memory_of_a_caller_is_nobody_elses():
+    """A constant that kernels read where the caller has it may be changed by the caller."""
+    room = np.ones(20000, np.float32)
+    start = -room.ctypes.data % ALIGNMENT // 4
+    mine = room[start : start + 10000].reshape(100, 100)
+    assert WeightBlocks().hold(mine, mine) is mine
+    own = held(np.ones((100, 100), np.float32))
+    assert not np.shares_memory(own, mine)
+    mine[:] = 2
+    assert (own == 1).all()

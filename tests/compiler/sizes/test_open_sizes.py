@@ -16,7 +16,7 @@ from weft.compiler.sizes import background
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import Numbers
 from weft.core import model
-from weft.core.errors import ArgumentError
+from weft.core.errors import ArgumentError, WeftError
 from weft.core.knobs import knobs
 from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
@@ -24,6 +24,7 @@ from weft.graph.ir import Graph, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.models.builder import Builder
 from weft.runtime.model import runner
+from weft.runtime.model.fastcall import fitting
 from weft.runtime.model.runner import find_numbers
 
 
@@ -302,3 +303,64 @@ def test_products_whose_sizes_are_all_open():
             a = random.standard_normal((*left, rows, depth)).astype("f4")
             c = random.standard_normal((*right, depth, columns)).astype("f4")
             np.testing.assert_allclose(m(a, c), a @ c, rtol=1e-4, atol=1e-4)
+
+
+def test_calls_with_other_sizes_in_turns_take_the_short_way(monkeypatch):
+    """What a call needs of Python is made once for each form, not each time that the form changes."""
+    rows = Var("rows")
+    b = Builder("rows")
+    x = Value("x", TensorType("float32", (rows, 64)))
+    b.inputs.append(x)
+    module = weft.compile(infer(b.finish(b.relu(b.dense(x, 64, 32)))))
+    given = {n: np.random.default_rng(n).standard_normal((n, 64)).astype("float32") for n in range(1, 30)}
+    for n in (8, 3):
+        module(given[n])
+    forms, compiled = module.specializations, fitting.cache_info().misses
+    assert len(forms) == 2
+
+    def refuse(*_, **__):
+        raise AssertionError("the long way, or source that was compiled again")
+
+    monkeypatch.setattr(weft.runtime.model.module.Module, "_run", refuse)
+    monkeypatch.setattr(runner, "fast_call", refuse)
+    for n in (8, 3, 8, *range(1, 30), 8):
+        np.testing.assert_allclose(module(given[n]), interpret_graph(module.graph, [given[n]])[0], rtol=1e-4, atol=1e-5)
+        assert len(module.run(None, {"x": given[n]})) == 1
+    assert module.specializations == forms and fitting.cache_info().misses == compiled
+
+
+def test_forms_of_one_model_hold_weights_that_they_pack_alike_once():
+    rows = Var("rows")
+    b = Builder("rows")
+    x = Value("x", TensorType("float32", (rows, 256)))
+    b.inputs.append(x)
+    module = weft.compile(infer(b.finish(b.dense(x, 256, 512))))
+    for n in (64, 63):
+        given = np.random.default_rng(n).standard_normal((n, 256)).astype("float32")
+        np.testing.assert_allclose(module(given), interpret_graph(module.graph, [given])[0], rtol=1e-4, atol=1e-4)
+    first, second = (form.runner.program.weights for form in module.specializations)
+    large = [array for array in first if array.nbytes > 1 << 18]
+    assert large and all(any(array is other for other in second) for array in large)
+
+
+@pytest.mark.parametrize("sizes", ["first", "open"])
+@pytest.mark.parametrize("tail", [(), (4,)])
+def test_a_shape_that_a_tensor_does_not_have_is_refused(sizes, tail):
+    """Expand to the sizes of another input: every pair of them, as numpy takes or refuses it."""
+    n, m = Var("n"), Var("m")
+    b = Builder("expand")
+    x, y = Value("x", TensorType("float32", (n, *tail))), Value("y", TensorType("float32", (m, *(1 for _ in tail))))
+    b.inputs += [x, y]
+    graph = infer(b.finish(b.node("Expand", x, b.node("Shape", y))))
+    with knobs.override(sizes=sizes):
+        module = weft.compile(graph)
+    for have in range(1, 6):
+        for want in range(1, 6):
+            given = np.random.default_rng(have).standard_normal((have, *tail)).astype("float32")
+            other = np.zeros((want, *(1 for _ in tail)), "float32")
+            if have == want or 1 in (have, want):
+                shape = np.broadcast_shapes(given.shape, other.shape)
+                np.testing.assert_array_equal(module(given, other), np.broadcast_to(given, shape))
+            else:
+                with pytest.raises(WeftError, match="broadcast"):
+                    module(given, other)

@@ -71,7 +71,7 @@ def test_arrays_of_another_kind_are_left_to_the_long_way() -> None:
 
 def test_arrays_fit_types_with_names_for_sizes() -> None:
     """Numbers are as they are, names the same wherever they are; anything but a plain array is left to the long way."""
-    fits = fitting([ArrayType("float32", ("n", 3, "m")), ArrayType("int64", ("m",)), ArrayType("float32", ())])
+    fits = fitting((ArrayType("float32", ("n", 3, "m")), ArrayType("int64", ("m",)), ArrayType("float32", ())))
     x, y, z = np.zeros((2, 3, 5), np.float32), np.zeros(5, np.int64), np.zeros((), np.float32)
     assert fits([x, y, z]) and fits((np.zeros((9, 3, 0), np.float32), np.zeros(0, np.int64), z))
     others = [[x, y], [x, np.zeros(4, np.int64), z], [x[:, :2], y, z], [x[::-1], y, z], [x[0], y, z],
@@ -101,10 +101,10 @@ def test_the_short_way_of_all_sizes_is_left_where_it_does_not_lead() -> None:
     assert short([given[0].tolist(), given[1]], 1, None) is None
     with pytest.raises(ArgumentError, match=r"range\(1, 9\)"):
         module(*(np.zeros((9, 4), np.float32) for _ in range(2)))
-    module._executor.keep(
-        bound_key(given, ()), weft.compile(graph, shapes={"x": (3, 4), "y": (3, 4)}).specializations[0]
-    )
-    assert short(given, 1, None) is None
+    own = weft.compile(graph, shapes={"x": (3, 4), "y": (3, 4)}).specializations[0]
+    module._executor.keep(bound_key(given, ()), own)
+    assert own.runner._fast is None
     np.testing.assert_array_equal(module(*given), given[0] + given[1])
+    assert own.runner._fast is not None and module._fast is short
     with pytest.warns(SizeWarning):
         np.testing.assert_array_equal(module(given[0], given[1][:1]), given[0] + given[1][:1])

@@ -15,7 +15,8 @@ import numpy as np
 from weft.codegen.c.generate import c_symbol, generate_bare
 from weft.compiler.export.api import ERRORS, weights_symbol
 from weft.compiler.export.header import example_text, header_text
-from weft.compiler.export.plan import ExportError, LibraryPlan, Tensor, comment, padded
+from weft.compiler.export.plan import ExportError, LibraryPlan, Tensor, comment
+from weft.runtime.model.module_file import padded
 
 WORDS_A_LINE = 6
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import Template
 
-from weft.compiler.export.plan import LibraryPlan, Tensor, comment, padded
+from weft.compiler.export.plan import LibraryPlan, Tensor, comment
 from weft.core.version import VERSION
+from weft.runtime.model.module_file import padded
 
 _C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",

@@ -13,10 +13,11 @@ from weft.compiler.export import tools, wasm
 from weft.compiler.export.api import api_ir, weights_symbol
 from weft.compiler.export.c_source import c_sources
 from weft.compiler.export.header import example_text, header_text
-from weft.compiler.export.plan import ExportError, LibraryPlan, make_plan, padded
+from weft.compiler.export.plan import ExportError, LibraryPlan, make_plan
 from weft.compiler.export.serial import serial_ir
 from weft.compiler.lowering.native import driver_ir
 from weft.compiler.module import Module
+from weft.runtime.model.module_file import padded
 from weft.runtime.native import has_threads, native_ir
 
 FORMS = ("so", "a", "c", "wasm")

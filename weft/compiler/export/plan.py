@@ -13,9 +13,9 @@ from weft.compiler.module import Module
 from weft.compiler.steps import HostStep, NativeStep, Program
 from weft.core.errors import WeftError
 from weft.graph.ir import Array, TensorType, Value
+from weft.runtime.model.module_file import padded
 from weft.targets.base import Target
 
-ALIGNMENT = 64
 MOST_NAMED = 8
 """Host nodes that a refusal names; the rest are counted."""
 
@@ -77,11 +77,6 @@ class LibraryPlan:
             found.append(size)
             size += padded(array.nbytes)
         return found
-
-
-def padded(size: int) -> int:
-    """The room that an array of so many bytes takes."""
-    return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
 
 
 TAKEN = frozenset("main math stddef stdint stdio stdlib string".split())

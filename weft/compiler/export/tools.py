@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.codegen.llvm.compile import is_native
-from weft.compiler.export.plan import ALIGNMENT
 from weft.core.errors import TargetError
 from weft.core.install import hint
+from weft.runtime.model.module_file import ALIGNMENT
 from weft.targets.base import Target
 
 _SYSTEMS = {"linux": "linux", "windows": "windows", "apple": "macos", "darwin": "macos", "macosx": "macos"}

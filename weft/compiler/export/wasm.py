@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from string import Template
 
-from weft.compiler.export.plan import LibraryPlan, Tensor, padded
+from weft.compiler.export.plan import LibraryPlan, Tensor
 from weft.core.version import VERSION
+from weft.runtime.model.module_file import padded
 
 ARRAYS = {
     "float32": "Float32Array", "float64": "Float64Array", "float16": "Uint16Array", "bfloat16": "Uint16Array",

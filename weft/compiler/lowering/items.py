@@ -169,15 +169,11 @@ def _replaced(item: Item, constants: Mapping[Value, Array], compiler: KernelComp
     return _without_kernel(item.nodes, item.writes, error, constants, compiler)
 
 
-def _is_static(value: Value) -> bool:
-    return isinstance(value.type, TensorType) and value.type.is_static
-
-
 def _worth_waiting(rest: Sequence[Node], unknown: Sequence[Value]) -> bool:
     """Whether nodes that could be kernels depend on shapes that only the run tells."""
     if not all(isinstance(value.type, TensorType) for value in unknown):
         return False
-    return any(not _is_static(v) for node in rest for v in (*node.outputs, *(i for i in node.inputs if i is not None)))
+    return any(not v.is_static for node in rest for v in (*node.outputs, *(i for i in node.inputs if i is not None)))
 
 
 def _undone(whole: Graph, items: Sequence[Undecided]) -> Graph:

@@ -25,8 +25,7 @@ from weft.compiler.lowering.native import Call, Place, driver_ir
 from weft.compiler.lowering.weights import WeightBlocks
 from weft.compiler.sizes.open_checks import Conditions
 from weft.compiler.sizes.open_sizes import Numbers
-from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step, aligned_array
-from weft.core import model
+from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step
 from weft.expr.nodes import Buffer, Expr, Var
 from weft.graph.ir import Array, Graph, TensorType, Value, free_values, reads
 from weft.graph.opspec import has
@@ -170,11 +169,9 @@ class _Assembler:
         key: Hashable = (value, packing)
         found = self.weight_of.get(key)
         if found is None:
-            array = self.graph.constants[value]
-            made = np.asarray(array if packing is None else packing.view(array))
+            array = np.asarray(self.graph.constants[value])
             found = self.weight_of[key] = len(self.weights)
-            large = packing is not None and made.nbytes >= model.NEAR_BYTES
-            self.weights.append(self.blocks.copy(made) if large else aligned_array(made))
+            self.weights.append(self.blocks.hold(array if packing is None else packing.view(array), array))
         return found
 
     def place(self, argument: Value | tuple[Value, Packing], bases: dict[tuple[str, int], int], plan: Plan) -> Place:

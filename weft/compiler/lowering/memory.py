@@ -52,7 +52,7 @@ def plan_memory(lives: Mapping[Key, Life], over: Mapping[Key, Key] | None = None
     placed: list[tuple[int, int, Life]] = []
     for key, life in sorted(joined.items(), key=lambda item: (-item[1].bytes, item[1].first)):
         size = aligned(life.bytes, alignment)
-        offset = _lowest(size, ((start, end) for start, end, other in placed if _meet(life, other)))
+        offset = _lowest(size, ((start, end) for start, end, other in placed if meet(life, other)))
         offsets[key] = offset
         placed.append((offset, offset + size, life))
     total = max((end for _, end, _ in placed), default=0)
@@ -66,7 +66,8 @@ def _place(key: Key, over: Mapping[Key, Key]) -> Key:
     return key
 
 
-def _meet(a: Life, b: Life) -> bool:
+def meet(a: Life, b: Life) -> bool:
+    """Whether two values live at the same time."""
     return a.first <= b.last and b.first <= a.last
 
 

@@ -22,6 +22,7 @@ from weft.compiler.device.store import programs_of, programs_row, programs_seal
 from weft.compiler.form import Compiled, NativeCode, Specialization, load_code
 from weft.compiler.lowering.lower import Lowered
 from weft.compiler.lowering.native import Call
+from weft.compiler.lowering.weights import held
 from weft.compiler.reports.report import form_lines
 from weft.compiler.run import OpenRunner, Runner
 from weft.compiler.saved.check_file import ProgramCheck, check_calls, check_host_graph, made_type
@@ -401,7 +402,8 @@ def stored_form(
     """A form as a file's manifest describes it; `takes` are the types of its inputs."""
     opened = row["open"]
     steps = [_step(file, one, executor, opened is not None) for one in row["steps"]]
-    program = read_program(row, steps, file.array, file.array)
+    share = held if graph is None and not executor.is_static else np.asarray  # the cache's, beside those of other sizes
+    program = read_program(row, steps, file.array, lambda number: share(file.array(number)))
     if opened is None:
         ProgramCheck(program, takes, executor.target.part_bytes).run([v.type for v in executor.signature.outputs])
     device = row["device"]

@@ -11,16 +11,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from weft.compiler.sizes.open_sizes import is_unread
 from weft.core.errors import WeftError
-from weft.expr.nodes import Var
+from weft.expr.nodes import Max, Var
 from weft.expr.visit import free_vars
 from weft.graph.interpreter import operator_of
-from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Value
+from weft.graph.ir import Array, Dim, Graph, Node, TensorType, Value, same_dim
 from weft.graph.opspec import Infer
 from weft.graph.shapes import follows, typical
 
@@ -42,7 +41,8 @@ class Check:
         dims = [d for kind in (*self.inputs, *self.outputs) if kind is not None for d in kind.dims]
         sizes = {var: named[var.name] for var in free_vars(*[d for d in dims if not isinstance(d, int)])}
         made = [typical(kind.dims, sizes) for kind in self.outputs]
-        values = [self._value(at, made[0]) for at in range(len(self.inputs))]
+        asked = np.array(typical(self._asked(), sizes), np.int64) if self.unread else None
+        values = [asked if at in self.unread else value for at, value in enumerate(self.values)]
         types = [None if kind is None else TensorType(kind.dtype, typical(kind.dims, sizes)) for kind in self.inputs]
         try:
             found = operator_of(self.node).types(Infer(self.node, types, values))
@@ -54,13 +54,20 @@ class Check:
         """The equations each of which makes the node take any sizes."""
         dims = [d for kind in (*self.inputs, *self.outputs) if kind is not None for d in kind.dims]
         names = sorted({var.name for var in free_vars(*[d for d in dims if not isinstance(d, int)])})
-        others: list[str | int] = [*names, *sorted({d for d in dims if isinstance(d, int)})]
+        others: list[str | int] = [*names, *sorted({1, *(d for d in dims if isinstance(d, int))})]
         tried = [(a, b) for at, a in enumerate(names) for b in others[at + 1 :]]
         return [(a, b) for a, b in tried if self.holds({**strange, a: strange[b] if isinstance(b, str) else b})]
 
-    def _value(self, at: int, shape: Sequence[Dim]) -> Any:
-        """A shape that nobody kept is that of the result."""
-        return np.array(shape, np.int64) if at in self.unread else self.values[at]
+    def _asked(self) -> list[Dim]:
+        """A shape that nobody kept: that of the result, and where that is the greater of an input's size and another
+        one, the other."""
+        given = () if self.inputs[0] is None else self.inputs[0].dims
+        dims = list(self.outputs[0].dims)
+        for at, own in zip(range(-1, -len(dims) - 1, -1), reversed(given)):
+            whole = dims[at]
+            if isinstance(whole, Max) and (same_dim(own, whole.a) or same_dim(own, whole.b)):
+                dims[at] = whole.b if same_dim(own, whole.a) else whole.a
+        return dims
 
 
 def conditions_of(graph: Graph, sizes: Mapping[Var, int]) -> Conditions:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.lowering.memory import Life
+from weft.compiler.lowering.memory import Life, meet
 from weft.core.errors import WeftError
 from weft.expr.nodes import Add, Const, Expr, FloorDiv, FloorMod, Max, Min, Mul, Sub, Var
 from weft.expr.structural import structural_equal
@@ -101,7 +101,7 @@ class Numbers:
         """
         slots: list[list[Value]] = []
         for value, (_, life) in sorted(lives.items(), key=lambda item: (-item[1][1].bytes, item[1][1].first)):
-            free = [s for s in slots if not any(_meet(life, lives[other][1]) for other in s)]
+            free = [s for s in slots if not any(meet(life, lives[other][1]) for other in s)]
             if free:
                 free[0].append(value)
             else:
@@ -128,10 +128,6 @@ class Numbers:
         sizes, offsets = ("".join(f"{k}{at}, " for at in range(n)) for k, n in (("n", count), ("o", self.slots)))
         body = "\n    ".join([*lines, *self.arena, f"return ({sizes}), ({offsets}), {total}"])
         return f"def numbers(arrays):\n    {body}\n"
-
-
-def _meet(a: Life, b: Life) -> bool:
-    return a.first <= b.last and b.first <= a.last
 
 
 class _Unread(Value):

@@ -26,6 +26,7 @@ from weft.frontends.torch import control, elementwise, indexing, layers, movemen
 from weft.frontends.torch.table import CONVERTERS, name_of, operator_and_domain
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, Graph, Node, TensorType, Value
 from weft.graph.shapes import tidy, unknown_dim
+from weft.graph.signature import differ
 
 MOST_FOLDED = 1 << 20
 """Tensors that follow from numbers alone are computed at once up to so many elements."""
@@ -296,7 +297,7 @@ class _Importer:
             return made
         made = self.c.cast(made, _kind(wanted))
         have, dims = made.tensor.shape, self._dims(wanted.shape)
-        if have is None or len(have) != len(dims) or any(_differ(a, b) for a, b in zip(have, dims)):
+        if have is None or len(have) != len(dims) or any(differ(a, b) for a, b in zip(have, dims)):
             raise Unsupported(f"its result would be {made.tensor!r}, and torch says {list(wanted.shape)}")
         if made not in self.c.constants and not made.tensor.is_static:
             made.type = TensorType(made.tensor.dtype, dims)
@@ -366,10 +367,6 @@ def _follows_from_numbers(node: Any, args: Any, kwargs: Any) -> bool:
     if _RANDOM in getattr(node.target, "tags", ()):
         return False
     return not any(isinstance(one, Value) for one in torch.utils._pytree.tree_leaves((args, kwargs)))
-
-
-def _differ(a: Dim, b: Dim) -> bool:
-    return isinstance(a, int) and isinstance(b, int) and a != b
 
 
 def _kind(tensor: Any) -> str:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weft.core import model
+from weft.core.context import setting
 from weft.graph.ir import Array, Graph, Node
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
@@ -57,12 +58,8 @@ _OFFERED: ContextVar[dict[str, list[str]] | None] = ContextVar("offered", defaul
 @contextmanager
 def choosing(asked: Mapping[str, str], offered: dict[str, list[str]] | None = None) -> Iterator[None]:
     """Nodes that make the values named get the algorithm of that label; `offered` takes what there is for each node."""
-    tokens = _ASKED.set(asked), _OFFERED.set(offered)
-    try:
+    with setting(_ASKED, asked), setting(_OFFERED, offered):
         yield
-    finally:
-        _ASKED.reset(tokens[0])
-        _OFFERED.reset(tokens[1])
 
 
 def asked(name: str, *labels: str) -> str:

@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from weft.core.context import setting
 from weft.core.errors import InternalError
 from weft.core.knobs import knobs
 from weft.core.model import LOGGED_SECONDS
@@ -55,12 +56,8 @@ _HISTORY: ContextVar[History | None] = ContextVar("history", default=None)
 @contextmanager
 def watching() -> Iterator[History]:
     """Notes what passes do inside."""
-    history = History()
-    token = _HISTORY.set(history)
-    try:
+    with setting(_HISTORY, history := History()):
         yield history
-    finally:
-        _HISTORY.reset(token)
 
 
 def run(step: Callable[..., Graph], graph: Graph, *given: Any) -> Graph:

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 
 from weft.core import model
-from weft.graph.interpreter import operator_of
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
+from weft.graph.passes.layout import is_elementwise
 from weft.graph.passes.narrow_weights import DOMAIN, NAME, narrow_form
 from weft.graph.passes.support import Replacement, Scope, count_uses, rewritten
 from weft.graph.shapes import product, same_shape, times
@@ -63,8 +63,7 @@ def merge_products(graph: Graph, worth: Worth, streams: Streams | None = None) -
         x = parts[0].node.inputs[0]
         assert x is not None
         rows = product(x.tensor.dims[:-1])
-        after = [reader for part in parts for reader in readers.get(part.made, ())]
-        shared = any(operator_of(reader).kind_of(reader) == "elementwise" for reader in after)
+        shared = any(is_elementwise(reader) for part in parts for reader in readers.get(part.made, ()))
         inner, columns = x.tensor.dims[-1], [part.columns for part in parts]
         if not worth(rows if isinstance(rows, int) else 0, int(inner), columns, shared):  # type: ignore[arg-type]
             continue

@@ -31,6 +31,7 @@ from weft.graph.ir import Array, Graph, Node, TensorType, Value, dtype_name, rea
 from weft.graph.opspec import Infer, has
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
+from weft.graph.passes.simplify_movement import is_elementwise
 from weft.graph.passes.support import Names
 
 CHANNEL = 1
@@ -221,7 +222,7 @@ class _Classes:
             return {}  # whose operands and attributes may be of channels in ways of their own
         channels = node.outputs[0].tensor.static[CHANNEL]
         kind = operator_of(node).kind_of(node)
-        if _is_elementwise(node):
+        if is_elementwise(node):
             return self.along_elements(node)
         first = node.inputs[0]
         if not self.fits(first) or first.tensor.static[CHANNEL] != channels:
@@ -327,7 +328,7 @@ class _Classes:
         for node in reversed(self.graph.nodes):
             if node in self.mixers:
                 self.inner.add(node.inputs[0])  # type: ignore[arg-type]
-            elif node in self.members and (node.outputs[0] in self.inner or not _is_elementwise(node)):
+            elif node in self.members and (node.outputs[0] in self.inner or not is_elementwise(node)):
                 self.inner.update(self.tied(node))
 
     def sides(self, node: Node) -> tuple[_Class | None, _Class | None]:
@@ -342,10 +343,6 @@ def _is_image(value: Value | None) -> TypeGuard[Value]:
     """Whether a value has channels, and pixels in each."""
     kind = None if value is None else value.type
     return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3 and 0 not in kind.static
-
-
-def _is_elementwise(node: Node) -> bool:
-    return operator_of(node).kind_of(node) == "elementwise" and not has(node, "channelwise")
 
 
 def grouped(node: Node, count: int) -> Node:

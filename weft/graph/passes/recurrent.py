@@ -10,14 +10,12 @@ Weights and biases must be constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, rewrite, swap
+from weft.graph.passes.support import Replacement, Scope, orders, rewrite, swap
 
 _GATES = "iofg"
 """ONNX's order: input, output, forget, cell."""
@@ -90,7 +88,7 @@ class _Step:
         hidden = self.make(outputs[self.hidden], "Mul")
         if hidden is None or (len(outputs) == 3 and self.make(outputs[2], "Mul") is not hidden):
             return False
-        return any(self._hidden(gate, bent) for gate, bent in _orders(hidden)) and self._terms()
+        return any(self._hidden(gate, bent) for gate, bent in orders(hidden)) and self._terms()
 
     def _hidden(self, gate: Value | None, bent: Value | None) -> bool:
         """h = sigmoid(o) tanh(c), for the new cell c."""
@@ -98,15 +96,15 @@ class _Step:
         cell = self.make(tanh.inputs[0], "Add") if tanh is not None else None
         if cell is None or self.make(self.body.outputs[1 - self.hidden], "Add") is not cell:
             return False
-        return self._gate("o", gate) and any(self._cell(kept, new) for kept, new in _orders(cell))
+        return self._gate("o", gate) and any(self._cell(kept, new) for kept, new in orders(cell))
 
     def _cell(self, kept: Value | None, new: Value | None) -> bool:
         """c = sigmoid(f) c + sigmoid(i) tanh(g)."""
         old, fresh = self.make(kept, "Mul"), self.make(new, "Mul")
         if old is None or fresh is None:
             return False
-        forgets = next((gate for gate, cell in _orders(old) if self.same(cell, self.cell)), None)
-        found = [(gate, bent) for gate, bent in _orders(fresh) if self.make(bent, "Tanh") is not None]
+        forgets = next((gate for gate, cell in orders(old) if self.same(cell, self.cell)), None)
+        found = [(gate, bent) for gate, bent in orders(fresh) if self.make(bent, "Tanh") is not None]
         return (
             self._gate("f", forgets)
             and any(self._gate("i", gate) and self._part("g", self.make(bent, "Tanh")) for gate, bent in found)
@@ -167,11 +165,6 @@ class _Step:
         else:
             return False
         return len(node.inputs) < 3 or self._term(node.inputs[2])
-
-
-def _orders(node: Node) -> Iterator[tuple[Value | None, Value | None]]:
-    yield node.inputs[0], node.inputs[1]
-    yield node.inputs[1], node.inputs[0]
 
 
 def _lstm(node: Node, step: _Step, scope: Scope) -> Replacement:

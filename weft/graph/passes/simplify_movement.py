@@ -202,12 +202,12 @@ def cast(node: Node, scope: Scope) -> Replacement:
 
 def reshape_later(node: Node, scope: Scope) -> Replacement:
     """f(Reshape(x)) -> Reshape(f(x)): then f can be fused with what makes x, and the reshape costs nothing."""
-    before = scope.single(node.inputs[0], "Reshape") if node.inputs and _is_elementwise(node) else None
+    before = scope.single(node.inputs[0], "Reshape") if node.inputs and is_elementwise(node) else None
     source = before.inputs[0] if before is not None else None
     maker = scope.single(source)
     if before is None or source is None or maker is None:
         return None
-    if not has(maker, "product", "convolution") and not _is_elementwise(maker):
+    if not has(maker, "product", "convolution") and not is_elementwise(maker):
         return None
     if not same_type(before.outputs[0].type, node.outputs[0].type) or not isinstance(source.type, TensorType):
         return None
@@ -228,7 +228,7 @@ def _is_number(value: Value) -> bool:
     return isinstance(value.type, TensorType) and value.type.shape == ()
 
 
-def _is_elementwise(node: Node) -> bool:
+def is_elementwise(node: Node) -> bool:
     """Whether all inputs of a node meet in the same place, lined up from the right."""
     return operator_of(node).kind_of(node) == "elementwise" and not has(node, "channelwise")
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from weft.graph.ir import Node, TensorType, Value
 from weft.graph.opspec import find_operator
 from weft.graph.passes.infer import same_type
 from weft.graph.passes.simplify_groups import group_norm
-from weft.graph.passes.support import Replacement, Rule, Scope, swap
+from weft.graph.passes.support import Replacement, Rule, Scope, orders, swap
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -40,11 +40,6 @@ def _near(number: float | None, wanted: float, like: Value) -> bool:
 
 def _floating(value: Value | None) -> bool:
     return value is not None and isinstance(value.type, TensorType) and value.type.dtype in _FLOATS
-
-
-def _orders(node: Node) -> Iterator[tuple[Value | None, Value | None]]:
-    yield node.inputs[0], node.inputs[1]
-    yield node.inputs[1], node.inputs[0]
 
 
 # ------------------------------------------------------------------------------------------------------- activations
@@ -76,7 +71,7 @@ class _Product:
 def _plus_one(value: Value, scope: Scope, *ops: str) -> Node | None:
     """The f(…) of 1 + f(…)."""
     node = scope.single(value, "Add")
-    for a, b in _orders(node) if node is not None else ():
+    for a, b in orders(node) if node is not None else ():
         found = scope.single(a, *ops)
         if found is not None and scope.scalar(b) == 1:
             return found
@@ -125,7 +120,7 @@ def _is_cubic(product: _Product, x: Value, scope: Scope) -> bool:
     if len(rest) != 1:
         return False
     node = scope.single(rest[0], "Add")
-    for a, b in _orders(node) if node is not None else ():
+    for a, b in orders(node) if node is not None else ():
         tail = _powers(_Product(b, scope), x, scope)
         if len(product.values) == 1 and a is x and tail is not None and tail[1] == 3 and _near(tail[0], 0.044715, x):
             return True
@@ -243,7 +238,7 @@ def _normal_form(node: Node, scope: Scope, inside: _Inside) -> tuple[Value, Valu
     if node.op == "Div":
         under = _root(node.inputs[1], scope, inside)
         return None if under is None or node.inputs[0] is None else (node.inputs[0], under)
-    for a, b in _orders(node):
+    for a, b in orders(node):
         trial = _Inside()
         under = _inverse_root(b, scope, trial)
         if under is not None and a is not None:
@@ -282,12 +277,12 @@ def normalization(node: Node, scope: Scope) -> Replacement:
 
 def spread_normalization(node: Node, scope: Scope) -> Replacement:
     """x r + (-mean(x) r + b), for r = w / sqrt(mean((x - mean(x))^2) + e) -> LayerNormalization(x, w, b)."""
-    for left, right in _orders(node):
+    for left, right in orders(node):
         scaled, shifted = scope.single(left, "Mul"), scope.single(right, "Add")
         if scaled is None or shifted is None or not _floating(node.outputs[0]):
             continue
-        for x, r in _orders(scaled):
-            for term, bias in _orders(shifted):
+        for x, r in orders(scaled):
+            for term, bias in orders(shifted):
                 found = _spread(x, r, scope.single(term, "Mul"), scope)
                 if found is None or bias is None or x is None or not _fits(bias, found[0]):
                     continue
@@ -301,12 +296,12 @@ def _spread(x: Value | None, r: Value | None, product: Node | None, scope: Scope
     factors = scope.producer(r, "Mul")
     if product is None or factors is None or x is None:
         return None
-    for negative, again in _orders(product):
+    for negative, again in orders(product):
         turned = scope.single(negative, "Neg")
         mean = turned.inputs[0] if turned is not None else None
         if again is not r or mean is None or _mean(mean, scope, _Inside()) is None:
             continue
-        for scale, root in _orders(factors):
+        for scale, root in orders(factors):
             under = scope.producer(_inverse_root(root, scope, _Inside()), "Add")
             epsilon = scope.scalar(under.inputs[1]) if under is not None else None
             spread = _mean(under.inputs[0], scope, _Inside()) if under is not None else None
@@ -371,7 +366,7 @@ def _one_axis(node: Node, scope: Scope) -> int | None:
 
 def scale_of_normalization(node: Node, scope: Scope) -> Replacement:
     """A normalisation whose scale is 1, times a tensor of the normalised shape -> that is its scale."""
-    for source, factor in _orders(node):
+    for source, factor in orders(node):
         before = scope.single(source, "LayerNormalization", "RMSNormalization")
         if before is None or factor is None or len(before.inputs) != 2 or len(before.outputs) != 1:
             continue
@@ -383,7 +378,7 @@ def scale_of_normalization(node: Node, scope: Scope) -> Replacement:
 
 def bias_of_normalization(node: Node, scope: Scope) -> Replacement:
     """A layer normalisation without bias, plus a tensor of the normalised shape -> that is its bias."""
-    for source, term in _orders(node):
+    for source, term in orders(node):
         before = scope.single(source, "LayerNormalization")
         if before is None or term is None or len(before.outputs) != 1:
             continue
@@ -417,7 +412,7 @@ def bias_of_product(node: Node, scope: Scope) -> Replacement:
     """A product of matrices plus a tensor that broadcasts to it -> Gemm."""
     if not _floating(node.outputs[0]) or find_operator("Gemm") is None:
         return None
-    for source, term in _orders(node):
+    for source, term in orders(node):
         before = scope.single(source, "MatMul", "Gemm")
         if before is None or term is None or not _is_matrix(before, node.outputs[0]) or len(before.inputs) > 2:
             continue

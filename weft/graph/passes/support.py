@@ -13,7 +13,7 @@ more stay where they are: `dead` removes them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
@@ -304,3 +304,9 @@ def until_stable(graph: Graph, rule: Rule, rounds: int = 20) -> Graph:
         if made is before:
             break
     return graph if made is typed else made
+
+
+def orders(node: Node) -> Iterator[tuple[Value | None, Value | None]]:
+    """The two operands of a node, either first."""
+    yield node.inputs[0], node.inputs[1]
+    yield node.inputs[1], node.inputs[0]

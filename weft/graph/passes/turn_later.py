@@ -155,7 +155,7 @@ def _of_places(node: Node, scope: Scope) -> Replacement:
     if source is None or len(flat) != 3 or _perm(node) != [0, 2, 1] or len(given) < 4 or given[:2] != flat[:2]:
         return None
     turned = scope.make(node, "Transpose", [source], perm=_last(len(given)))
-    return swap(node, "Reshape", [turned, _shape(node, flat[0], flat[2], flat[1], scope=scope)])
+    return swap(node, "Reshape", [turned, shape_constant(node, flat[0], flat[2], flat[1], scope=scope)])
 
 
 def _to_places(node: Node, scope: Scope) -> Replacement:
@@ -167,11 +167,12 @@ def _to_places(node: Node, scope: Scope) -> Replacement:
         return None
     if _perm(before) != [0, 2, 1]:
         return None
-    images = scope.make(node, "Reshape", [source, _shape(node, made[0], *made[2:], made[1], scope=scope)])
+    images = scope.make(node, "Reshape", [source, shape_constant(node, made[0], *made[2:], made[1], scope=scope)])
     return swap(node, "Transpose", [images], perm=_first(len(made)))
 
 
-def _shape(node: Node, *sizes: int, scope: Scope) -> Value:
+def shape_constant(node: Node, *sizes: int, scope: Scope) -> Value:
+    """A shape as an operand of what a node becomes."""
     return scope.new_constant(np.array(sizes, np.int64), f"{node.outputs[0].name}_shape")
 
 
@@ -231,6 +232,6 @@ def _of_rows(node: Node, scope: Scope) -> Replacement:
         return None
     order = _perm(inner)
     turned = scope.make(inner, "Transpose", [inner.inputs[0]], perm=[order[1], order[0], *order[2:]])
-    again = scope.make(joined, "Reshape", [turned, _shape(joined, *rows, scope=scope)])
+    again = scope.make(joined, "Reshape", [turned, shape_constant(joined, *rows, scope=scope)])
     made = scope.make(product, "Gemm", [again, *product.inputs[1:]], **product.attributes)
-    return swap(node, "Reshape", [made, _shape(node, *_sizes(node.outputs[0]), scope=scope)])
+    return swap(node, "Reshape", [made, shape_constant(node, *_sizes(node.outputs[0]), scope=scope)])

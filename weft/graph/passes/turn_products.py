@@ -10,10 +10,9 @@ where they lie instead of being copied first. The pass comes after attention has
 
 from __future__ import annotations
 
-import numpy as np
-
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.support import Replacement, Scope, rewritten, swap
+from weft.graph.passes.turn_later import shape_constant
 
 KINDS = ("float32", "float64")
 
@@ -38,9 +37,9 @@ def _turn(node: Node, scope: Scope) -> Replacement:
     matrix = _lying(before, scope)
     if matrix is None:
         return None
-    column = scope.make(node, "Reshape", [row, _sizes([*shape[:-2], shape[-1], 1], node, scope)])
+    column = scope.make(node, "Reshape", [row, shape_constant(node, *shape[:-2], shape[-1], 1, scope=scope)])
     product = scope.make(node, "MatMul", [matrix, column])
-    return swap(node, "Reshape", [product, _sizes(wanted, node, scope)])
+    return swap(node, "Reshape", [product, shape_constant(node, *wanted, scope=scope)])
 
 
 def _lying(before: Node, scope: Scope) -> Value | None:
@@ -62,7 +61,3 @@ def _static(value: Value) -> list[int] | None:
     if not isinstance(kind, TensorType) or not kind.is_static or kind.dtype not in KINDS:
         return None
     return [int(size) for size in kind.static]
-
-
-def _sizes(sizes: list[int], node: Node, scope: Scope) -> Value:
-    return scope.new_constant(np.array(sizes, np.int64), f"{node.outputs[0].name}_shape")

@@ -31,6 +31,7 @@ or one reference.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import struct
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -71,7 +72,8 @@ def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[in
     return made
 
 
-def fitting(types: Sequence[ArrayType]) -> Callable[[Sequence[Any]], bool]:
+@functools.lru_cache(maxsize=256)
+def fitting(types: tuple[ArrayType, ...]) -> Callable[[Sequence[Any]], bool]:
     """Whether arrays are numpy's, contiguous and of these types, whose sizes are numbers, or names: the same wherever
     a name is."""
     scope: dict[str, Any] = {"ndarray": np.ndarray}

@@ -190,20 +190,15 @@ class Module:
         """Keeps the short way for inputs of these types, where their values decide nothing."""
         if self._fast_of is found or self._executor.binds_values:
             return
-        runner, inputs = found.runner, self._executor.signature.inputs
-        is_open = isinstance(runner, OpenSizes)
-        types = [
-            v.type if is_open else ArrayType(v.type.dtype, a.shape)
-            for v, a in zip(inputs, arrays)
-            if isinstance(v.type, ArrayType) and not (is_open and (v.type.dtype == "string" or v.type.shape is None))
-        ]
-        if len(types) < len(inputs):
-            self._fast = None
-        elif is_open:
-            self._fast = _while_chosen(self._executor, found, fitting(types))
-        else:
-            self._fast = runner.fast(types)
-        self._fast_of = found
+        executor, types = self._executor, [value.type for value in self._executor.signature.inputs]
+        self._fast, self._fast_of = None, found
+        if not all(isinstance(kind, ArrayType) for kind in types):
+            return
+        opened, own = executor.open_form, _own(found.runner, types, arrays)
+        if opened is None or any(kind.dtype == "string" or kind.shape is None for kind in types):
+            self._fast = own
+        elif self._warned or not opened.host_nodes:
+            self._fast = _by_sizes(executor, types, fitting(tuple(types)), own)
 
     def _bind(self, feeds: Mapping[str, Any]) -> tuple[list[Any], bool]:
         names = [port.name for port in self.inputs]
@@ -325,16 +320,26 @@ def port_of(value: Any) -> Port:
     return Port(value.name, repr(kind), None)
 
 
-def _while_chosen(executor: Any, found: Any, fits: Callable[[Sequence[Any]], bool]) -> Fast:
-    """The short way of a form for all sizes: for arrays that fit, as long as they have no form of their own."""
+def _own(runner: Any, types: Sequence[Any], arrays: Sequence[Any]) -> Fast | None:
+    """The short way of a form for just the sizes of these arrays."""
+    if isinstance(runner, OpenSizes):
+        return None
+    found: Fast | None = runner.fast([ArrayType(kind.dtype, array.shape) for kind, array in zip(types, arrays)])
+    return found
+
+
+def _by_sizes(executor: Any, types: Sequence[Any], fits: Callable[[Sequence[Any]], bool], first: Fast | None) -> Fast:
+    """The short way of a model with open sizes, for arrays that fit: that of one form (`first`), if it takes them, else
+    of the form that they have, which may be the one for all sizes."""
 
     def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
-        if out is not None or not fits(arrays):
-            return None
+        made = None if first is None else first(arrays, threads, out)
+        if made is not None or out is not None or not fits(arrays):
+            return made
         executor.check_ranges(arrays)
-        if executor.specialization(arrays) is not found:
-            return None
-        made: list[Any] = found.runner.run(arrays, threads)
+        runner = executor.specialization(arrays).runner
+        own = _own(runner, types, arrays)
+        made = runner.run(arrays, threads) if own is None else own(arrays, threads, None)
         return made
 
     return fast

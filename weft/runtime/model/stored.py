@@ -170,7 +170,7 @@ class StoredModel:
         self.precision = part["precision"]
         self.target_name: str = part["target"]["name"]
         self._compiled: Any = None
-        self._open: StoredForm | None = None
+        self.open_form: StoredForm | None = None
         self._found: dict[Any, StoredForm] = {}
         for row in part["forms"]:
             runner = self._runner(row)
@@ -178,7 +178,7 @@ class StoredModel:
             nodes = [SimpleNamespace(node=one, reason=step.reason) for step in hosts for one in step.graph.nodes]
             form = StoredForm(runner, row["report"], nodes)
             if row["key"] is None:
-                self._open = form
+                self.open_form = form
             else:
                 self._found[form_key(row)] = form
 
@@ -221,7 +221,7 @@ class StoredModel:
 
     def specialization(self, arrays: Sequence[Any]) -> Any:
         """The form for the shapes (and values) of these arrays, that for all sizes, or one that is compiled now."""
-        found = self._found.get(bound_key(arrays, self.bound_inputs)) or self._open
+        found = self._found.get(bound_key(arrays, self.bound_inputs)) or self.open_form
         if found is None:
             said = f"it has no code for inputs of {[list(a.shape) for a in arrays]}"
             return self._whole(said).specialization(arrays)
@@ -250,7 +250,7 @@ class StoredModel:
 
     def report(self, module: Module) -> str:
         """What runs where, as it was when it was compiled."""
-        forms = [*self._found.values(), *([] if self._open is None else [self._open])]
+        forms = [*self._found.values(), *([] if self.open_form is None else [self.open_form])]
         return "\n".join([f"{module!r}", *(line for one in forms for line in ("", *one.summary))])
 
     def profile(self, *_: Any) -> Any:

@@ -44,6 +44,7 @@ from weft.loop.ir import Axis, Block, For, Func, Stmt, Store, seq
 from weft.loop.regions import block_regions
 from weft.loop.tree import block_of, block_path, blocks_in, replace_last, taken_names, unique_name
 from weft.schedule.primitives.loops import LARGEST_FACTOR
+from weft.schedule.primitives.operand import as_var
 from weft.schedule.registry import Result, primitive
 
 
@@ -233,7 +234,7 @@ class _Form:
     def _out(self, total: Buffer) -> Stmt:
         """The result where it belongs; the sum of the parts where there are several."""
         renamed: dict[Var, Expr] = {axis.var: Var(axis.var.name) for axis in self.block.axes}
-        spatial = [Axis(_var(renamed[a.var]), a.extent) for a in self.block.axes if a.kind == "spatial"]
+        spatial = [Axis(as_var(renamed[a.var]), a.extent) for a in self.block.axes if a.kind == "spatial"]
         at = [substitute(fused(axes), renamed) for axes in (self.axes.batch, self.axes.y, self.axes.x)]
         indices = [substitute(i, renamed) for i in self.store.indices]
         if self.parts == 1:
@@ -243,11 +244,6 @@ class _Form:
         init = Store(self.store.buffer, indices, const(0, value.dtype))
         body = Store(self.store.buffer, indices, value)
         return self._nest(self.block.name, [*spatial, Axis(part, self.parts, "reduce")], body, init)
-
-
-def _var(e: Expr) -> Var:
-    assert isinstance(e, Var)
-    return e
 
 
 def stored_operand(value: Expr) -> Expr:

@@ -43,7 +43,7 @@ def cache_operand(func: Func, block: str, buffer: str, scope: str, axes: Sequenc
     chosen = [by_name[name] for name in axes]
     copied = Buffer(label, load.buffer.dtype, [axis.extent for axis in chosen], scope)
     fresh: dict[Var, Expr] = {axis.var: Var(axis.var.name) for axis in chosen}
-    own = [Axis(_var(fresh[axis.var]), axis.extent) for axis in chosen]
+    own = [Axis(as_var(fresh[axis.var]), axis.extent) for axis in chosen]
     at = [axis.var for axis in own]
     indices = [substitute(index, fresh) for index in load.indices]
     empty = Block(label, own, at, [], [], Seq(()))
@@ -55,7 +55,8 @@ def cache_operand(func: Func, block: str, buffer: str, scope: str, axes: Sequenc
     return Result(result.func, [label], result.axes)
 
 
-def _var(e: Expr) -> Var:
+def as_var(e: Expr) -> Var:
+    """An expression that is a variable."""
     assert isinstance(e, Var)
     return e
 

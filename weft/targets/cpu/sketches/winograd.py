@@ -47,7 +47,6 @@ from weft.targets.cpu.model import (
     WINOGRAD_UNROLL,
     even_share,
     open_sizes,
-    overlapped,
     ruled,
 )
 from weft.targets.cpu.sketches import nest
@@ -219,7 +218,8 @@ def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
     group = _group(sizes, long, at_once * vectors * lanes, limit)
     channels = {"threads_by_channels": 1, "blocks": group, "vectors": vectors, "panels": at_once}
     passes = ceildiv(long, group) * short if at_once > 1 else 1
-    by_channels = _blocks_cycles(sizes, target, passes, even_share(panels // at_once, cores), cache, 2 * taken)
+    moved = (1 + cores) * taken  # one core writes a part of V, each reads all of it
+    by_channels = _blocks_cycles(sizes, target, passes, even_share(panels // at_once, cores), cache, moved)
     group = _group(sizes, short, sizes.inputs + sizes.outputs, cache // 2)
     tiles = {"threads_by_channels": 0, "blocks": group, "vectors": most, "panels": sizes.outputs // (most * lanes)}
     unit = sizes.tall * sizes.down if sizes.blocks[0] >= sizes.blocks[1] else sizes.wide * sizes.across
@@ -231,12 +231,12 @@ def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
 
 def _blocks_cycles(sizes: Sizes, target: Target, passes: int, share: float, cache: int, moved: int) -> float:
     """Cycles of the cores for the products of an image in blocks, with so many passes over weights that do not stay in
-    the cache, and so many bytes moved beside them."""
+    the cache, which are fetched ahead, and so many bytes of V moved, by a phase that writes and one that reads them."""
     blocks = sizes.batch * sizes.blocks[0] * sizes.blocks[1]
     products = sizes.size * sizes.tall * sizes.wide * blocks * sizes.inputs * sizes.outputs
     computing = products * 4 / (2 * max(target.vector_bytes, 4)) / PRODUCT_SHARE
     weights = sizes.weight_bytes * (sizes.batch * passes if 2 * sizes.weight_bytes > cache else 1)
-    return float(overlapped(computing, (weights + moved) / STREAM_BYTES) / share)
+    return float((max(computing, weights / STREAM_BYTES) + moved / STREAM_BYTES) / share)
 
 
 def _group(sizes: Sizes, blocks: int, channels: int, limit: int) -> int:
