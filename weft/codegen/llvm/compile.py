@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,12 @@ _VECTOR = re.compile(r"<\d+ x (?!ptr)\w+>")
 _SHAPED_LOOP = re.compile(r"\n  br i1 .*!llvm\.loop")
 _SCALAR_LOOP = re.compile(r"add nuw nsw i64 %\S+, 1\n.*icmp slt .*\n  br i1 [^!\n]*$", re.MULTILINE)
 _PRODUCT = re.compile(r"= (?:fmul |call [^@\n]*@llvm\.fm)")
-_LOOP = re.compile(r"^(loop\.\d+):\n((?:  .*\n)*?)  br i1 [^\n]*label %\1\b", re.MULTILINE)
-_STORED = re.compile(r"^  store .*, ptr (%\w+)", re.MULTILINE)
-_PART = re.compile(r"^  (%\w+) = getelementptr [^\n]*?, ptr (%\w+)", re.MULTILINE)
-_MADE = re.compile(r"^  (%\w+) = ", re.MULTILINE)
+_LOOP = re.compile(r"\n(loop\.\d+):")
+_STORED = re.compile(r"\n  store .*, ptr (%\w+)")
+_PART = re.compile(r"\n  (%\w+) = getelementptr [^,\n]*, ptr (%\w+)")
+_MADE = re.compile(r"\n  (%\w+) = ")
 _NARROWED = re.compile(r"= trunc <")
-_ROOM = re.compile(r"^  (%\w+) = alloca ", re.MULTILINE)
+_ROOM = re.compile(r"\n  (%\w+) = alloca ")
 
 
 def tuning_of(ir_text: str) -> str:
@@ -82,7 +82,7 @@ def tuning_for(ir_text: str, target: Machine) -> str:
 def _sums_in_memory(ir_text: str) -> bool:
     """Whether a loop stores to one place outside of the stack in all its rounds."""
     for function in ir_text.split("\ndefine "):
-        bodies = [(body, places) for _, body in _LOOP.findall(function) if (places := set(_STORED.findall(body)))]
+        bodies = [(body, places) for body in _one_block_loops(function) if (places := set(_STORED.findall(body)))]
         if not bodies:
             continue
         whole, rooms = dict(_PART.findall(function)), set(_ROOM.findall(function))
@@ -95,6 +95,14 @@ def _sums_in_memory(ir_text: str) -> bool:
                 if at not in made and at not in rooms:
                     return True
     return False
+
+
+def _one_block_loops(function: str) -> Iterator[str]:
+    """The blocks of a function that branch back to themselves."""
+    for label in _LOOP.finditer(function):
+        end = function.find("\n  br ", label.end())
+        if re.search(rf"%{label[1]}\b", function[end : function.find("\n", end + 1)]):
+            yield function[label.end() : end + 1]
 
 
 def _parse(ir_text: str) -> Any:

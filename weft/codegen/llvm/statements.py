@@ -39,7 +39,7 @@ from weft.expr.nodes import (
     maximum,
     product,
 )
-from weft.expr.visit import children, free_vars, walk, walk_once
+from weft.expr.visit import children, free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 from weft.runtime.faults import NO_MEMORY, OUTSIDE
@@ -219,15 +219,15 @@ def _captured(s: For) -> tuple[dict[Var, None], dict[Buffer, None]]:
             expressions.extend(stmt.buffer.shape)
             expressions.extend(stmt.buffer.strides or ())
     seen: set[Expr] = set()
-    for expression in expressions:
-        if type(expression) is Var:
-            variables[expression] = None
-        for node in walk_once(expression, seen):
+    while expressions:
+        node = expressions.pop()
+        if type(node) is Var:
+            variables[node] = None
+        elif type(node) is not Const and node not in seen:
+            seen.add(node)
             if type(node) is Load or type(node) is Address:
                 buffers[node.buffer] = None
-            for part in children(node):
-                if type(part) is Var:
-                    variables[part] = None
+            expressions.extend(children(node))
     outer = {var: None for var in variables if var not in own}
     return outer, {buffer: None for buffer in buffers if buffer not in own}
 
@@ -385,6 +385,7 @@ def _forget(c: Context, buffer: Buffer) -> None:
     if lanes < 2:
         return
     count = (_constant_size(buffer) or 0) // size
+    c.cells.pop(buffer, None)
     for first in range(0, count - lanes + 1, lanes):
         pointer = c.element(buffer, index_expr(first))
         c.store(f"store <{lanes} x {element}> undef, ptr {pointer}, align {size}", c.module.access(buffer))

@@ -111,8 +111,8 @@ class _Unroller(Copier):
             return e
         if e.dtype is INDEX and (kind is Add or kind is Sub or kind is Mul):
             return self._index(e)
-        if kind is Load or kind is Ramp or e.dtype.is_float:
-            return self._handlers[kind](self, e)
+        if e.dtype.is_float and kind is not Load and kind is not Broadcast:
+            return self._handlers[kind](self, e)  # a sum is another one in each copy
         variables, buffers = self.variables, self.buffers
         key = (e, *[buffers.get(n, n) if type(n) is Buffer else variables.get(n, n) for n in names])
         found = self.made.get(key)
@@ -273,7 +273,9 @@ class _Unroller(Copier):
         outer, copies = self.copying, []
         for number in range(count):
             self.copying = outer or count > 1
-            self.variables[loop.var] = add(first, index_expr(number))
+            start = int_value(first)
+            # One number is one object: copies are told apart by these.
+            self.variables[loop.var] = add(first, index_expr(number)) if start is None else index_expr(start + number)
             copies.append(self.stmt(loop.body))
         self.copying = outer
         return self._together(copies)
