@@ -301,7 +301,9 @@ def test_programs_are_told_by_their_loops():
     a, i = buffer("A", "float32", 64), Var("i")
     assert tuning_of(generate(Func("plain", [a], For(i, 64, Store(a, [i], Load(a, [i]) * 2))), native)) == "plain"
     at = Ramp(i * 16, index_expr(1), 16)
-    assert tuning_of(generate(Func("move", [a], For(i, 4, Store(a, [at], Load(a, [at])))), native)) == "mixed"
+    move, scalar = For(i, 4, Store(a, [at], Load(a, [at]))), For(Var("j"), 64, Store(a, [i], Load(a, [i])))
+    assert tuning_of(generate(Func("move", [a], move), native)) == "simplified"
+    assert tuning_of(generate(Func("both", [a, i], seq(move, scalar)), native)) == "mixed"
     many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
     assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"
 
