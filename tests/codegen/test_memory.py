@@ -343,15 +343,6 @@ def test_a_load_is_repeated_only_behind_a_store_to_its_buffer():
     assert text.count("load float, ") == 2
 
 
-def test_what_the_stack_holds_is_not_read_again():
-    a, tile = buffer("A", "float32", 64), buffer("T", "float32", 8, scope="local")
-    at = [ramp(n, 1, 4) for n in (0, 4)]
-    sums = [Store(tile, [to], Load(tile, [to]) + Load(a, [ramp(8 * n, 1, 4)])) for n in range(4) for to in at]
-    back = [Store(a, [to], Load(tile, [to])) for to in at]
-    text = generate(Func("f", [a], Allocate(tile, seq(*sums, *back))), find_target("native"))
-    assert (text.count("= load <4 x"), text.count("store <4 x")) == (2 + 4, 2 + 2)
-
-
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9), st.booleans(), st.booleans()), max_size=12))
 def test_stores_to_the_stack_by_any_index(steps):
     """tile[to] += a[from], by one or four lanes, at places known before the program runs or not."""

@@ -73,10 +73,6 @@ Home = tuple[int, list[str]]
 """Where instructions that need just a variable can still be added: how many names are known there, and lines."""
 
 
-Cell = tuple[str, str, int]
-"""What memory holds at a place: its type, its value, and which line has stored it (-1: nobody knows who did)."""
-
-
 class Walk:
     """The pointers that go along with a loop, one step further in each round."""
 
@@ -177,10 +173,10 @@ class Context:
         self.common: dict[str, str] = {}
         self.near: dict[tuple[Buffer, Expr], str] = {}
         """The addresses of this block, without what is constant in their indices."""
+        self.multiples: dict[tuple[Buffer, Expr], int] = {}
+        """What addresses of this block are multiples of."""
         self.loaded: dict[str, dict[str | Expr, str]] = {}
         """The loads of this block that nothing was stored over, by what is known of their buffer."""
-        self.cells: dict[Buffer, dict[int, Cell]] = {}
-        """What elements of memory on this function's own stack hold in this block, where it is known."""
         self.entry: list[str] = []
         self.values: dict[Var, str] = {}
         self.pointers: dict[Buffer, str] = {}
@@ -238,34 +234,10 @@ class Context:
         self.lines.append(f"  {text}{access}")
         self.loaded.pop(access, None)
 
-    def held(self, buffer: Buffer, place: int, kind: str) -> str | None:
-        """What an element on the stack holds, where that is known; if not, it is read from memory as it is now."""
-        cells = self.cells.get(buffer, {})
-        found = cells.get(place)
-        if found is not None and found[0] == kind:
-            return found[1]
-        if found is not None or not self._apart(cells, kind):
-            self.cells.pop(buffer, None)
-        return None
-
-    def hold(self, buffer: Buffer, place: int, kind: str, value: str, stored: bool) -> None:
-        """Notes what an element on the stack holds. A store before that nobody has read since is taken back."""
-        cells = self.cells.setdefault(buffer, {})
-        before = cells.get(place)
-        if not self._apart(cells, kind):
-            cells.clear()
-        elif stored and before is not None and before[2] >= 0:
-            self.lines[before[2]] = []
-        cells[place] = kind, value, len(self.lines) - 1 if stored else -1
-
-    def _apart(self, cells: Mapping[int, Cell], kind: str) -> bool:
-        """Whether places that are known are of one kind, so that those with other numbers are other memory."""
-        return not cells or next(iter(cells.values()))[0] == kind
-
     def line(self, text: str) -> None:
         """One instruction without a result; it may have changed any memory."""
         self.lines.append("  " + text)
-        self.loaded, self.cells = {}, {}
+        self.loaded = {}
 
     def new_label(self, hint: str) -> str:
         """A new label, not placed yet."""
@@ -276,7 +248,7 @@ class Context:
         """Places a label: what follows belongs to its block."""
         self.lines.append(f"{label}:")
         self.label = label
-        self.common, self.loaded, self.near, self.cells = {}, {}, {}, {}
+        self.common, self.loaded, self.near, self.multiples = {}, {}, {}, {}
 
     def branch(self, label: str) -> None:
         """Jumps."""
@@ -294,7 +266,7 @@ class Context:
             self.line(text)
             return ""
         if not name.startswith("llvm."):
-            self.loaded, self.cells = {}, {}
+            self.loaded = {}
         return self.emit(text)
 
     def intrinsic(self, name: str, type_text: str, *arguments: str) -> str:
@@ -370,7 +342,6 @@ class Context:
         """The pointer that an Address stands for."""
         if not isinstance(e, Address):
             return self.value(e)
-        self.cells.pop(e.buffer, None)
         return self.element(e.buffer, e.indices[0], "")
 
     def element(self, buffer: Buffer, index: str | Expr, flags: str = " inbounds") -> str:

@@ -38,9 +38,12 @@ def _index(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
 
 def _alignment(c: Context, buffer: Buffer, index: Expr) -> int:
     """What the address of an element is known to be a multiple of."""
-    known = c.aligned.get(buffer, 1)
-    size = buffer.dtype.bytes
-    return max(min(known, power_of_two(divisor(index, c.divisors) * size)), min(size, known))
+    found = c.multiples.get((buffer, index))
+    if found is None:
+        known, size = c.aligned.get(buffer, 1), buffer.dtype.bytes
+        found = max(min(known, power_of_two(divisor(index, c.divisors) * size)), min(size, known))
+        c.multiples[buffer, index] = found
+    return found
 
 
 def _from_memory(c: Context, value: str, dtype: DType) -> str:
@@ -67,12 +70,12 @@ def _in_bounds(c: Context, buffer: Buffer, index: Expr) -> bool:
 
 
 def _load(c: Context, e: Load) -> str:
+    if c.mask is not None:
+        return _loaded(c, e)
     known = c.loaded.setdefault(c.module.access(e.buffer), {})
-    found = known.get(e) if c.mask is None else None
+    found = known.get(e)  # copies of a loop share what they load
     if found is None:
-        found = _loaded(c, e)
-        if c.mask is None:
-            known[e] = found  # copies of a loop share what they load
+        found = known[e] = _loaded(c, e)
     return found
 
 
@@ -100,55 +103,24 @@ def _loaded(c: Context, e: Load) -> str:
     return _from_memory(c, value, e.dtype)
 
 
-def _place(c: Context, buffer: Buffer, index: str | Expr, lanes: int = 1) -> int | None:
-    """The number of an element on this function's own stack, or of the first of a vector; None where it changes, and
-    what was known of the buffer is forgotten then."""
-    if buffer not in c.private:
-        return None
-    if type(index) is Const and index.value % lanes == 0:
-        return int(index.value)
-    c.cells.pop(buffer, None)
-    return None
-
-
-def _fetch(c: Context, buffer: Buffer, index: str | Expr, kind: str, lanes: int, align: int) -> str:
-    """A load, but for what is known to be on the stack."""
-    place = _place(c, buffer, index, lanes)
-    found = None if place is None else c.held(buffer, place, kind)
-    if found is None:
-        found = c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", c.module.access(buffer))
-        if place is not None:
-            c.hold(buffer, place, kind, found, False)
-    return found
-
-
-def _put(c: Context, buffer: Buffer, index: str | Expr, kind: str, lanes: int, value: str, align: int) -> None:
-    """A store."""
-    place, pointer = _place(c, buffer, index, lanes), c.element(buffer, index)
-    c.store(f"store {kind} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
-    if place is not None:
-        c.hold(buffer, place, kind, value, True)
-
-
 def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
     kind, align = types.memory_type(buffer.dtype), min(buffer.dtype.bytes, c.aligned.get(buffer, 1))
+    access = c.module.access(buffer)
     if c.mask is None or _in_bounds(c, buffer, index):
-        return _fetch(c, buffer, index, kind, 1, align)
+        return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", access)
     assert c.any_lane is not None
     some = c.any_lane()
     nothing = c.alloca("i64", 8)
     c.entry.append(f"  store i64 0, ptr {nothing}, align 8")
     pointer = c.element(buffer, index, "")
     chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
-    c.cells.pop(buffer, None)
-    return c.emit(f"load {kind}, ptr {chosen}, align {align}{c.module.access(buffer)}")
+    return c.emit(f"load {kind}, ptr {chosen}, align {align}{access}")
 
 
 def _load_vector(c: Context, buffer: Buffer, index: str | Expr, lanes: int, align: int, mask: str | None) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
-        return _fetch(c, buffer, index, kind, lanes, align)
-    c.cells.pop(buffer, None)
+        return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.load.{types.mangle(kind)}.p0"
     arguments = [f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"]
@@ -254,7 +226,6 @@ def _gather(
 ) -> str:
     element = types.memory_type(buffer.dtype)
     kind = f"<{lanes} x {element}>"
-    c.cells.pop(buffer, None)
     if mask is None and (places := _places(c, buffer, ramp, lanes, _GATHERS)):
         value = "poison"
         for lane, place in enumerate(places):
@@ -306,7 +277,9 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
     if s.value.dtype.scalar is not buffer.dtype:
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
-        return _put(c, buffer, index, element, 1, value, _scalar_align(c, buffer))
+        pointer = c.element(buffer, index)
+        align = _scalar_align(c, buffer)
+        return c.store(f"store {element} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
     kind = f"<{lanes} x {element}>"
     if s.value.dtype.lanes == 1:
         value = c.broadcast(element, value, lanes)
@@ -331,7 +304,8 @@ def _store_vector(
 ) -> None:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
     if mask is None:
-        return _put(c, buffer, index, kind, lanes, value, align)
+        pointer = c.element(buffer, index)
+        return c.store(f"store {kind} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.store.{types.mangle(kind)}.p0"
     value = _fenced(c, buffer, value, lanes)
@@ -358,7 +332,6 @@ def _scatter(
 ) -> None:
     element = types.memory_type(buffer.dtype)
     kind = f"<{lanes} x {element}>"
-    c.cells.pop(buffer, None)
     if mask is None and (places := _places(c, buffer, ramp, lanes, _SCATTERS)):
         for lane, place in enumerate(places):
             one = c.emit(f"extractelement {kind} {value}, i32 {lane}")

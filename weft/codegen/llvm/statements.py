@@ -79,6 +79,7 @@ def name(c: Context, var: Var, meaning: Expr, value: str) -> None:
     """Gives a variable its value, and remembers what is known about it."""
     c.values[var] = value
     c.definitions.pop(var, None)
+    c.multiples = {}
     if var.dtype.is_integer:
         c.ranges[var] = named_interval(meaning, c.ranges)
         c.divisors[var] = divisor(meaning, c.divisors)
@@ -385,7 +386,6 @@ def _forget(c: Context, buffer: Buffer) -> None:
     if lanes < 2:
         return
     count = (_constant_size(buffer) or 0) // size
-    c.cells.pop(buffer, None)
     for first in range(0, count - lanes + 1, lanes):
         pointer = c.element(buffer, index_expr(first))
         c.store(f"store <{lanes} x {element}> undef, ptr {pointer}, align {size}", c.module.access(buffer))

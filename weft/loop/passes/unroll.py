@@ -206,7 +206,7 @@ class _Unroller(Copier):
 
     def visit_Store(self, s: Store) -> Stmt:
         """A store: of the arms of Selects that this copy chooses."""
-        value = self._chosen(s.value) if self.copying else s.value
+        value = self._chosen(s.value) if self.copying and s.value.holds & Select.bit else s.value
         return super().visit_Store(s if value is s.value else Store(s.buffer, s.indices, value, s.predicate))
 
     def _chosen(self, e: Expr) -> Expr:
@@ -283,7 +283,10 @@ class _Unroller(Copier):
     def _together(self, copies: list[Stmt]) -> Stmt:
         """Copies in order; neighbours under the same test in one If."""
         made: list[Stmt] = []
-        for stmt in (s for copy in copies for s in statements(copy)):
+        flat = [s for copy in copies for s in statements(copy)]
+        if not any(type(stmt) is If for stmt in flat):
+            return seq(*flat)
+        for stmt in flat:
             last = made[-1] if made else None
             if type(stmt) is If and type(last) is If and stmt.condition is last.condition and self._lasts(stmt):
                 other = seq(last.otherwise, stmt.otherwise) if last.otherwise or stmt.otherwise else None
