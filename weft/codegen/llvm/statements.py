@@ -34,10 +34,9 @@ from weft.expr.nodes import (
     Mul,
     Sub,
     Var,
+    elements,
     index_expr,
     int_value,
-    maximum,
-    product,
 )
 from weft.expr.visit import children, free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
@@ -348,18 +347,8 @@ def fail_if(c: Context, failed: str) -> None:
     c.start(good)
 
 
-def _elements(buffer: Buffer) -> Expr:
-    """How many elements a buffer spans, the gaps that its strides leave included."""
-    if buffer.strides is None:
-        return product(buffer.shape)
-    last = index_expr(0)
-    for extent, stride in zip(buffer.shape, buffer.strides):
-        last = last + (extent - 1) * stride
-    return maximum(last + 1, index_expr(0))
-
-
 def _constant_size(buffer: Buffer) -> int | None:
-    count = int_value(_elements(buffer))
+    count = int_value(elements(buffer))
     return None if count is None else max(count, 0) * buffer.dtype.bytes
 
 
@@ -424,9 +413,9 @@ def _with_memory(c: Context, buffers: Sequence[Buffer], run: Callable[[], None])
 
 def _symbolic_size(c: Context, buffer: Buffer) -> str:
     """The bytes of a buffer, or -1, which nobody can allocate, where 64 bits do not hold their number."""
-    elements = _elements(buffer)
-    count = c.value(elements)
-    fits = c.emit(f"fcmp olt double {_approximate(c, elements)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
+    span = elements(buffer)
+    count = c.value(span)
+    fits = c.emit(f"fcmp olt double {_approximate(c, span)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
     return c.emit(f"select i1 {fits}, i64 {c.emit(f'mul i64 {count}, {buffer.dtype.bytes}')}, i64 -1")
 
 
