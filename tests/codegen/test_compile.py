@@ -314,7 +314,11 @@ def test_programs_are_told_by_their_loops():
     a, i = buffer("A", "float32", 64), Var("i")
     assert tuning_of(generate(Func("plain", [a], For(i, 64, Store(a, [i], Load(a, [i]) * 2))), native)) == "plain"
     at = Ramp(i * 16, index_expr(1), 16)
-    assert tuning_of(generate(Func("move", [a], For(i, 4, Store(a, [at], Load(a, [at])))), native)) == "mixed"
+    move, scalar = For(i, 4, Store(a, [at], Load(a, [at]))), For(Var("j"), 64, Store(a, [i], Load(a, [i])))
+    moved = generate(Func("move", [a], move), native)
+    x86, arm = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512"), find_target("aarch64-unknown-linux-gnu")
+    assert [tuning_of(moved), tuning_for(moved, arm), tuning_for(moved, x86)] == ["simplified", "simplified", "mixed"]
+    assert tuning_of(generate(Func("both", [a, i], seq(move, scalar)), native)) == "mixed"
     many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
     assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"
 

@@ -33,7 +33,7 @@ from weft.expr.nodes import (
     const,
     index_expr,
 )
-from weft.loop.ir import For, Func, Let, Store, seq
+from weft.loop.ir import Allocate, For, Func, Let, Store, seq
 from weft.targets.registry import find_target
 
 KINDS = ["int8", "int32", "uint64", "float16", "bfloat16", "float32", "float64", "bool"]
@@ -341,6 +341,26 @@ def test_a_load_is_repeated_only_behind_a_store_to_its_buffer():
         Func("f", [a, b, c], seq(*stores, Store(b, [index_expr(1)], Load(a, [index_expr(0)])))), find_target("native")
     )
     assert text.count("load float, ") == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9), st.booleans(), st.booleans()), max_size=12))
+def test_stores_to_the_stack_by_any_index(steps):
+    """tile[to] += a[from], by one or four lanes, at places known before the program runs or not."""
+    i, a, out = Var("i"), buffer("A", "int32", 16), buffer("B", "int32", 16)
+    tile = buffer("T", "int32", 16, scope="local")
+    wanted, given_ = np.zeros(16, "int32"), np.arange(1, 17, dtype="int32")
+    body = [Store(tile, [ramp(4 * n, 1, 4)], Broadcast(const(0, "int32"), 4)) for n in range(4)]
+    for source, to, wide, open_ in steps:
+        lanes, first = 4 if wide else 1, i + to if open_ else index_expr(to)
+        at = Ramp(first, index_expr(1), lanes) if wide else first
+        read = Load(a, [ramp(source, 1, lanes) if wide else index_expr(source)])
+        body.append(Store(tile, [at], Load(tile, [at]) + read))
+        place = slice(to + 2 * open_, to + 2 * open_ + lanes)
+        wanted[place] += given_[source : source + lanes]
+    body += [Store(out, [ramp(4 * n, 1, 4)], Load(tile, [ramp(4 * n, 1, 4)])) for n in range(4)]
+    result = np.zeros(16, "int32")
+    run(Func("f", [a, out, i], Allocate(tile, seq(*body))), given_, result, 2)
+    np.testing.assert_array_equal(result, wanted)
 
 
 def test_terms_of_addresses_stand_where_their_variables_are():

@@ -18,6 +18,15 @@ OPERATORS: dict[str, Callable[..., Expr]] = {}
 """What each of Python's operators builds, by name: "add" for `a + b`, "radd" for `1 + a`, …"""
 
 
+def _operator(name: str) -> Callable[[Expr, ExprLike], Expr]:
+    """A method of expressions: one of Python's operators with two sides."""
+
+    def build(self: Expr, other: ExprLike) -> Expr:
+        return OPERATORS[name](self, other)
+
+    return build
+
+
 class Expr:
     """Base of every expression. `holds` says which kinds of nodes occur in it, its own among them: a `bit` for each."""
 
@@ -26,89 +35,34 @@ class Expr:
     holds: int
     bit: ClassVar[int] = 0
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return OPERATORS["add"](self, other)
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return OPERATORS["radd"](self, other)
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return OPERATORS["sub"](self, other)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rsub"](self, other)
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return OPERATORS["mul"](self, other)
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rmul"](self, other)
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["truediv"](self, other)
-
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rtruediv"](self, other)
-
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["floordiv"](self, other)
-
-    def __rfloordiv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rfloordiv"](self, other)
-
-    def __mod__(self, other: ExprLike) -> Expr:
-        return OPERATORS["mod"](self, other)
-
-    def __rmod__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rmod"](self, other)
-
-    def __lt__(self, other: ExprLike) -> Expr:
-        return OPERATORS["lt"](self, other)
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return OPERATORS["le"](self, other)
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return OPERATORS["gt"](self, other)
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return OPERATORS["ge"](self, other)
-
-    def __and__(self, other: ExprLike) -> Expr:
-        return OPERATORS["and"](self, other)
-
-    def __or__(self, other: ExprLike) -> Expr:
-        return OPERATORS["or"](self, other)
-
-    def __xor__(self, other: ExprLike) -> Expr:
-        return OPERATORS["xor"](self, other)
-
-    def __lshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["lshift"](self, other)
-
-    def __rshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rshift"](self, other)
-
-    def __rand__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rand"](self, other)
-
-    def __ror__(self, other: ExprLike) -> Expr:
-        return OPERATORS["ror"](self, other)
-
-    def __rxor__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rxor"](self, other)
-
-    def __rlshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rlshift"](self, other)
-
-    def __rrshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rrshift"](self, other)
-
-    def __pow__(self, other: ExprLike) -> Expr:
-        return OPERATORS["pow"](self, other)
-
-    def __rpow__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rpow"](self, other)
+    __add__ = _operator("add")
+    __radd__ = _operator("radd")
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("rsub")
+    __mul__ = _operator("mul")
+    __rmul__ = _operator("rmul")
+    __truediv__ = _operator("truediv")
+    __rtruediv__ = _operator("rtruediv")
+    __floordiv__ = _operator("floordiv")
+    __rfloordiv__ = _operator("rfloordiv")
+    __mod__ = _operator("mod")
+    __rmod__ = _operator("rmod")
+    __lt__ = _operator("lt")
+    __le__ = _operator("le")
+    __gt__ = _operator("gt")
+    __ge__ = _operator("ge")
+    __and__ = _operator("and")
+    __or__ = _operator("or")
+    __xor__ = _operator("xor")
+    __lshift__ = _operator("lshift")
+    __rshift__ = _operator("rshift")
+    __rand__ = _operator("rand")
+    __ror__ = _operator("ror")
+    __rxor__ = _operator("rxor")
+    __rlshift__ = _operator("rlshift")
+    __rrshift__ = _operator("rrshift")
+    __pow__ = _operator("pow")
+    __rpow__ = _operator("rpow")
 
     def __neg__(self) -> Expr:
         return OPERATORS["neg"](self)

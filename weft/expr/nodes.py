@@ -480,6 +480,16 @@ def product(values: Iterable[ExprLike]) -> Expr:
     return result
 
 
+def elements(buffer: Buffer) -> Expr:
+    """How many elements a buffer spans, the gaps that its strides leave included."""
+    if buffer.strides is None:
+        return product(buffer.shape)
+    last = index_expr(0)
+    for extent, stride in zip(buffer.shape, buffer.strides):
+        last = last + (extent - 1) * stride
+    return maximum(last + 1, index_expr(0))
+
+
 def is_finite_number(value: Any) -> bool:
     """Whether a literal's value is an ordinary number."""
     return not isinstance(value, float) or math.isfinite(value)
@@ -550,10 +560,10 @@ OPERATORS["xor"] = OPERATORS["rxor"] = lambda a, b: _bitwise("bit_xor", not_equa
 
 __all__ = [
     "Add", "add", "Address", "And", "as_expr", "Binary", "BINARY", "Broadcast", "broadcast", "Buffer", "Call", "cast",
-    "Cast", "ceildiv", "COMPARE", "Compare", "Const", "const", "Div", "EQ", "equal", "Expr", "ExprLike", "FALSE",
-    "FloorDiv", "floordiv", "FloorMod", "floormod", "FOLD", "index_expr", "int_value", "is_false", "is_finite_number",
-    "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT", "match", "Max",
-    "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "power", "product", "promote",
-    "Ramp", "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv", "truncmod", "TruncMod",
-    "Var", "wrap",
+    "Cast", "ceildiv", "COMPARE", "Compare", "Const", "const", "Div", "elements", "EQ", "equal", "Expr", "ExprLike",
+    "FALSE", "FloorDiv", "floordiv", "FloorMod", "floormod", "FOLD", "index_expr", "int_value", "is_false",
+    "is_finite_number", "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT",
+    "match", "Max", "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "power",
+    "product", "promote", "Ramp", "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv",
+    "truncmod", "TruncMod", "Var", "wrap",
 ]  # fmt: skip

@@ -60,6 +60,18 @@ def test_two_processes_make_jobs():
     assert len({process for _, process in found}) >= 2
 
 
+def test_jobs_are_given_away_while_this_process_does_something_else():
+    crew = Workers()
+    jobs = [Job(os.getpid) for _ in range(12)]
+    for job in jobs:
+        crew.submit(job)
+    while not all(job.is_made for job in jobs[:10]):  # fewer than are worth a child may wait at the end
+        crew.tend()
+    assert os.getpid() not in {job.result() for job in jobs[:10]}
+    crew.finish()
+    crew.close()
+
+
 def test_nobody_forks_for_jobs_that_take_no_time(monkeypatch):
     monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.3)
     monkeypatch.setattr(workers, "_likely_seconds", 0.01)

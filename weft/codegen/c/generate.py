@@ -23,7 +23,7 @@ from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
-from weft.expr.nodes import Address, Buffer, Call, Expr, Var, int_value
+from weft.expr.nodes import Address, Buffer, Call, Expr, Var, elements, int_value
 from weft.loop.ir import Evaluate, For, Func, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
@@ -78,7 +78,7 @@ def generate(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))
         for p in (*func.params, *func.size_vars)
     )
-    workspaces = tuple(Workspace(names[w], w.dtype, _size(statements.elements(w))) for w in host.workspaces)
+    workspaces = tuple(Workspace(names[w], w.dtype, _size(elements(w))) for w in host.workspaces)
     return DeviceProgram(func.name, module.text(), parameters, tuple(kernels), workspaces, module.pieces())
 
 
@@ -98,7 +98,7 @@ def _sizes(sizes: tuple[Expr, Expr, Expr]) -> tuple[Size, Size, Size]:
 
 
 def _elements(param: Buffer | Var) -> Size:
-    return _size(statements.elements(param)) if isinstance(param, Buffer) else 1
+    return _size(elements(param)) if isinstance(param, Buffer) else 1
 
 
 def _size(size: Expr) -> Size:

@@ -22,11 +22,9 @@ from weft.expr.nodes import (
     Expr,
     Load,
     Select,
-    index_expr,
+    elements,
     int_value,
     is_true,
-    maximum,
-    product,
 )
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
@@ -36,16 +34,6 @@ SHARED_ALIGNMENT = 16
 _UNROLLED = 64
 """Loops up to this length that index a thread's own memory are unrolled, so that it can live in registers."""
 _INT32_MAX = (1 << 31) - 1
-
-
-def elements(buffer: Buffer) -> Expr:
-    """How many elements a buffer spans, the gaps that its strides leave included."""
-    if buffer.strides is None:
-        return product(buffer.shape)
-    last = index_expr(0)
-    for extent, stride in zip(buffer.shape, buffer.strides):
-        last = last + (extent - 1) * stride
-    return maximum(last + 1, index_expr(0))
 
 
 # ------------------------------------------------------------------------------------------------ loads and stores

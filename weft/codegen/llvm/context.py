@@ -173,7 +173,9 @@ class Context:
         self.common: dict[str, str] = {}
         self.near: dict[tuple[Buffer, Expr], str] = {}
         """The addresses of this block, without what is constant in their indices."""
-        self.loaded: dict[str, dict[str, str]] = {}
+        self.multiples: dict[tuple[Buffer, Expr], int] = {}
+        """What addresses of this block are multiples of."""
+        self.loaded: dict[str, dict[str | Expr, str]] = {}
         """The loads of this block that nothing was stored over, by what is known of their buffer."""
         self.entry: list[str] = []
         self.values: dict[Var, str] = {}
@@ -246,7 +248,7 @@ class Context:
         """Places a label: what follows belongs to its block."""
         self.lines.append(f"{label}:")
         self.label = label
-        self.common, self.loaded, self.near = {}, {}, {}
+        self.common, self.loaded, self.near, self.multiples = {}, {}, {}, {}
 
     def branch(self, label: str) -> None:
         """Jumps."""

@@ -38,9 +38,12 @@ def _index(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
 
 def _alignment(c: Context, buffer: Buffer, index: Expr) -> int:
     """What the address of an element is known to be a multiple of."""
-    known = c.aligned.get(buffer, 1)
-    size = buffer.dtype.bytes
-    return max(min(known, power_of_two(divisor(index, c.divisors) * size)), min(size, known))
+    found = c.multiples.get((buffer, index))
+    if found is None:
+        known, size = c.aligned.get(buffer, 1), buffer.dtype.bytes
+        found = max(min(known, power_of_two(divisor(index, c.divisors) * size)), min(size, known))
+        c.multiples[buffer, index] = found
+    return found
 
 
 def _from_memory(c: Context, value: str, dtype: DType) -> str:
@@ -67,6 +70,16 @@ def _in_bounds(c: Context, buffer: Buffer, index: Expr) -> bool:
 
 
 def _load(c: Context, e: Load) -> str:
+    if c.mask is not None:
+        return _loaded(c, e)
+    known = c.loaded.setdefault(c.module.access(e.buffer), {})
+    found = known.get(e)  # copies of a loop share what they load
+    if found is None:
+        found = known[e] = _loaded(c, e)
+    return found
+
+
+def _loaded(c: Context, e: Load) -> str:
     index = _index(e.buffer, e.indices)
     if index.dtype.lanes == 1:
         return _from_memory(c, _load_scalar(c, e.buffer, index), e.dtype)

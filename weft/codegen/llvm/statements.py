@@ -34,12 +34,11 @@ from weft.expr.nodes import (
     Mul,
     Sub,
     Var,
+    elements,
     index_expr,
     int_value,
-    maximum,
-    product,
 )
-from weft.expr.visit import children, free_vars, walk, walk_once
+from weft.expr.visit import children, free_vars, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 from weft.runtime.faults import NO_MEMORY, OUTSIDE
@@ -79,6 +78,7 @@ def name(c: Context, var: Var, meaning: Expr, value: str) -> None:
     """Gives a variable its value, and remembers what is known about it."""
     c.values[var] = value
     c.definitions.pop(var, None)
+    c.multiples = {}
     if var.dtype.is_integer:
         c.ranges[var] = named_interval(meaning, c.ranges)
         c.divisors[var] = divisor(meaning, c.divisors)
@@ -219,15 +219,15 @@ def _captured(s: For) -> tuple[dict[Var, None], dict[Buffer, None]]:
             expressions.extend(stmt.buffer.shape)
             expressions.extend(stmt.buffer.strides or ())
     seen: set[Expr] = set()
-    for expression in expressions:
-        if type(expression) is Var:
-            variables[expression] = None
-        for node in walk_once(expression, seen):
+    while expressions:
+        node = expressions.pop()
+        if type(node) is Var:
+            variables[node] = None
+        elif type(node) is not Const and node not in seen:
+            seen.add(node)
             if type(node) is Load or type(node) is Address:
                 buffers[node.buffer] = None
-            for part in children(node):
-                if type(part) is Var:
-                    variables[part] = None
+            expressions.extend(children(node))
     outer = {var: None for var in variables if var not in own}
     return outer, {buffer: None for buffer in buffers if buffer not in own}
 
@@ -347,18 +347,8 @@ def fail_if(c: Context, failed: str) -> None:
     c.start(good)
 
 
-def _elements(buffer: Buffer) -> Expr:
-    """How many elements a buffer spans, the gaps that its strides leave included."""
-    if buffer.strides is None:
-        return product(buffer.shape)
-    last = index_expr(0)
-    for extent, stride in zip(buffer.shape, buffer.strides):
-        last = last + (extent - 1) * stride
-    return maximum(last + 1, index_expr(0))
-
-
 def _constant_size(buffer: Buffer) -> int | None:
-    count = int_value(_elements(buffer))
+    count = int_value(elements(buffer))
     return None if count is None else max(count, 0) * buffer.dtype.bytes
 
 
@@ -423,9 +413,9 @@ def _with_memory(c: Context, buffers: Sequence[Buffer], run: Callable[[], None])
 
 def _symbolic_size(c: Context, buffer: Buffer) -> str:
     """The bytes of a buffer, or -1, which nobody can allocate, where 64 bits do not hold their number."""
-    elements = _elements(buffer)
-    count = c.value(elements)
-    fits = c.emit(f"fcmp olt double {_approximate(c, elements)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
+    span = elements(buffer)
+    count = c.value(span)
+    fits = c.emit(f"fcmp olt double {_approximate(c, span)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
     return c.emit(f"select i1 {fits}, i64 {c.emit(f'mul i64 {count}, {buffer.dtype.bytes}')}, i64 -1")
 
 

@@ -400,6 +400,10 @@ class KernelCompiler:
         self._handed = {}
         return len(self._refused) > refused
 
+    def tend(self) -> None:
+        """Gives other processes what waits."""
+        self._workers.tend()
+
     def close(self) -> None:
         """Ends the processes that still work."""
         self._workers.close()

@@ -127,6 +127,10 @@ class Workers:
                 job.result()
         self._fork(model.ENOUGH_JOBS)
 
+    def tend(self) -> None:
+        """Forks where a child has ended and jobs wait, while this process does something else."""
+        self._fork(model.ENOUGH_JOBS)
+
     def finish(self) -> None:
         """Makes what is not made yet. A job that fails stays as it is: its error is raised to who asks for it."""
         while self._asked:

@@ -13,7 +13,7 @@ from weft.compiler.lowering.items import (
     settle_views,
     without_refused,
 )
-from weft.compiler.lowering.lower import Lowered, assemble
+from weft.compiler.lowering.lower import Lowered, add_drivers, assemble
 from weft.compiler.sizes.open_checks import conditions_of
 from weft.compiler.sizes.open_sizes import settle_shapes
 from weft.core.knobs import knobs
@@ -39,12 +39,17 @@ def lower_graph(
         items = items_in_layouts(graph, groups, compiler, join=True)
         if target.on_device and target.spec.device.rest:  # type: ignore[union-attr]
             items = refused_items(graph, items)
-        settled = settle_views(graph, items, compiler)
+        prefix = f"stretch_{next(_counter)}"
+
+        def assembled() -> Lowered:
+            settled = settle_views(graph, items, compiler)
+            return assemble(graph, settled, prefix, target, make_rest, compiler.layouts, typical, compiler.tend)
+
+        made = assembled()  # weights are laid out while other processes compile
         while compiler.finish():  # what was refused is replaced, and nothing else compiled again
             items = without_refused(items, graph.constants, compiler)
-            settled = settle_views(graph, items, compiler)
-        prefix = f"stretch_{next(_counter)}"
-        made = assemble(graph, settled, prefix, target, make_rest, compiler.layouts, typical)
+            made = assembled()
+        add_drivers(made, target)
         made.block = compiler.block
         if graph.symbols:
             made.conditions = conditions_of(graph, compiler.typical)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -246,11 +246,15 @@ def assemble(
     prefix: str,
     target: Target,
     make_rest: Callable[[Graph], Any],
-    layouts: Mapping[Value, Layout] | None = None,
-    typical: Mapping[Var, int] | None = None,
+    layouts: Mapping[Value, Layout],
+    typical: Mapping[Var, int] | None,
+    between: Callable[[], None],
 ) -> Lowered:
-    """The program of a list of items; open sizes have `typical` numbers."""
-    state = _Assembler(graph, items, prefix, layouts or {}, typical)
+    """The program of a list of items; open sizes have `typical` numbers.
+
+    Kernels need no code yet, and there are no drivers (`add_drivers`). `between` is called now and then.
+    """
+    state = _Assembler(graph, items, prefix, layouts, typical)
     plan = state.plan(target.part_bytes)
     inputs = [state.number(value) for value in graph.inputs]
     steps: list[Step] = []
@@ -267,7 +271,7 @@ def assemble(
                 end += 1
             launches = [one for one in items[position:end] if isinstance(one, Launch)]
             kernels.update({one.kernel.symbol: one.kernel for one in launches})
-            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}"))
+            steps.append(_stretch(state, launches, plan, f"{prefix}_{len(steps)}", between))
             position = end
             continue
         steps.append(_host_step(state, item) if isinstance(item, OnHost) else _rest_step(state, item, make_rest))
@@ -280,11 +284,22 @@ def assemble(
         last_uses(steps, outputs), plan.in_place, *state.promises(),
         [(state.number(given), state.number(made)) for given, made in _updates(graph, items)],
     )  # fmt: skip
-    drivers = [] if target.on_device else [_driver(step, target) for step in steps]
-    return Lowered(program, list(kernels.values()), [text for text in drivers if text], list(items), layouts or {})
+    return Lowered(program, list(kernels.values()), [], list(items), layouts)
 
 
-def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str) -> NativeStep:
+def add_drivers(made: Lowered, target: Target) -> None:
+    """Adds the texts of drivers, now that kernels have code."""
+    turning = {kernel.symbol for kernel in made.kernels if kernel.turns}
+    for step in made.program.steps:
+        if isinstance(step, NativeStep):
+            step.calls = tuple(replace(call, turns=call.symbol in turning) for call in step.calls)
+            if not target.on_device:
+                made.drivers.append(driver_ir(step.symbol, step.calls, target.triple))
+
+
+def _stretch(
+    state: _Assembler, launches: Sequence[Launch], plan: Plan, name: str, between: Callable[[], None]
+) -> NativeStep:
     bases: dict[tuple[str, int], int] = {}
     calls = []
     makes: dict[int, TensorType] = {}
@@ -293,7 +308,8 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     for launch in launches:
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         sizes = tuple(state.size(var, bases) for var in launch.sizes)
-        calls.append(Call(launch.kernel.symbol, (*places, *sizes), launch.kernel.turns, launch.copies))
+        between()
+        calls.append(Call(launch.kernel.symbol, (*places, *sizes), copies=launch.copies))
         made_outside = [v for v in map(state.root, launch.writes) if state.memory(v)[0] not in state.in_arena]
         makes.update({state.number(value): value.tensor for value in made_outside})
         if state.open is not None:
@@ -310,11 +326,6 @@ def _stretch(state: _Assembler, launches: Sequence[Launch], plan: Plan, name: st
     reaches = [reach[at] for at in range(len(bases))]
     symbol = sealed(name, list(bases), reaches)
     return NativeStep(symbol, list(bases), list(makes.items()), computed, tuple(calls), reach=reaches)
-
-
-def _driver(step: Step, target: Target) -> str:
-    """The text of a native stretch's driver."""
-    return driver_ir(step.symbol, step.calls, target.triple) if isinstance(step, NativeStep) else ""
 
 
 def _host_step(state: _Assembler, item: OnHost) -> HostStep:

@@ -111,8 +111,8 @@ class _Unroller(Copier):
             return e
         if e.dtype is INDEX and (kind is Add or kind is Sub or kind is Mul):
             return self._index(e)
-        if kind is Load or kind is Ramp or e.dtype.is_float:
-            return self._handlers[kind](self, e)
+        if e.dtype.is_float and kind is not Load and kind is not Broadcast:
+            return self._handlers[kind](self, e)  # a sum is another one in each copy
         variables, buffers = self.variables, self.buffers
         key = (e, *[buffers.get(n, n) if type(n) is Buffer else variables.get(n, n) for n in names])
         found = self.made.get(key)
@@ -206,7 +206,7 @@ class _Unroller(Copier):
 
     def visit_Store(self, s: Store) -> Stmt:
         """A store: of the arms of Selects that this copy chooses."""
-        value = self._chosen(s.value) if self.copying else s.value
+        value = self._chosen(s.value) if self.copying and s.value.holds & Select.bit else s.value
         return super().visit_Store(s if value is s.value else Store(s.buffer, s.indices, value, s.predicate))
 
     def _chosen(self, e: Expr) -> Expr:
@@ -273,7 +273,9 @@ class _Unroller(Copier):
         outer, copies = self.copying, []
         for number in range(count):
             self.copying = outer or count > 1
-            self.variables[loop.var] = add(first, index_expr(number))
+            start = int_value(first)
+            # One number is one object: copies are told apart by these.
+            self.variables[loop.var] = add(first, index_expr(number)) if start is None else index_expr(start + number)
             copies.append(self.stmt(loop.body))
         self.copying = outer
         return self._together(copies)
@@ -281,7 +283,10 @@ class _Unroller(Copier):
     def _together(self, copies: list[Stmt]) -> Stmt:
         """Copies in order; neighbours under the same test in one If."""
         made: list[Stmt] = []
-        for stmt in (s for copy in copies for s in statements(copy)):
+        flat = [s for copy in copies for s in statements(copy)]
+        if not any(type(stmt) is If for stmt in flat):
+            return seq(*flat)
+        for stmt in flat:
             last = made[-1] if made else None
             if type(stmt) is If and type(last) is If and stmt.condition is last.condition and self._lasts(stmt):
                 other = seq(last.otherwise, stmt.otherwise) if last.otherwise or stmt.otherwise else None
