@@ -85,20 +85,21 @@ def tuning_for(ir_text: str, target: Machine) -> str:
 
 
 def _sums_in_memory(ir_text: str) -> bool:
-    """Whether a loop stores to one place in all its rounds: outside of the stack, or in an array there at an index."""
+    """Whether a loop stores to one place in all its rounds: outside of the stack, or products in an array there at an
+    index."""
     for function in ir_text.split("\ndefine "):
         bodies = [(body, places) for body in _one_block_loops(function) if (places := set(_STORED.findall(body)))]
         if not bodies:
             continue
         whole, rooms = {made: rest for made, *rest in _PART.findall(function)}, set(_ROOM.findall(function))
         for body, places in bodies:
-            made = _changing(body)
+            made, products = _changing(body), _PRODUCT.search(body) is not None
             for at in places:
                 indexed = False
                 while at in whole and at not in made:
                     at, index = whole[at]
                     indexed |= index.startswith("%")
-                if at not in made and (indexed or at not in rooms):
+                if at not in made and (at not in rooms or (indexed and products)):
                     return True
     return False
 
