@@ -345,6 +345,8 @@ class KernelCompiler:
             made = Job(lambda: self._device_code(func))
             if device.rest:
                 made.result()  # what the device refuses is known before the rest is planned
+            else:
+                self._workers.submit(made)
             return made
         job, send = Job(lambda: self.code(func, label)), elsewhere.get()
         asked = None if send is None else send(func, self.target)
