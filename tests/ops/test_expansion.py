@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.ops.nodes import make, numbers
+from tests.ops.nodes import check_node, make, numbers
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Infer, find_operator
@@ -46,3 +46,14 @@ def test_a_transform_without_an_operator():
         make("LinearRegressor", 1, 1, attributes, LEARNING), [np.array([[0.5, 9], [0.975, 9]], "float32")]
     )
     np.testing.assert_allclose(made[:, 0], [0, 1.959964], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4)])
+def test_hardmax_of_nothing(shape):
+    check_node("Hardmax", [numbers(*shape)], numbers(*shape))
+
+
+@pytest.mark.parametrize("size", [(2, 3, 0, 5), (2, 3, 5, 0), (0, 3, 4, 5)])
+def test_a_grid_without_points(size):
+    wanted = np.zeros((size[0], *size[2:], 2), "float32")
+    check_node("AffineGrid", [numbers(size[0], 2, 3), np.array(size)], wanted)

@@ -117,6 +117,8 @@ def _hardmax(b: Builder, x: Value) -> Value:
     size = x.tensor.dims[axis]
     if not isinstance(size, int):
         raise Unexpanded
+    if size == 0:
+        return x
     places = b("ArgMax", x, axis=axis, keepdims=0)
     return b("OneHot", places, b.constant(size, "int64"), b.constant([0, 1], x.tensor.dtype), axis=axis)
 

@@ -62,13 +62,12 @@ def _affine(b: Builder, theta: Value, size: Value) -> Value:
         raise Unexpanded
     spatial = _spatial(b.use, value)
     axes = np.meshgrid(*(_points(b.use, s) for s in spatial), indexing="ij")
-    points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1).reshape(
-        -1, len(spatial) + 1
-    )  # x first, as theta has it
+    points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1)  # x first, as theta has it
     kind = "float64" if theta.tensor.dtype == "float64" else "float32"
     turned = b("Transpose", b.cast(theta, kind), perm=[0, 2, 1])
-    made = b.cast(b("MatMul", b.constant(points, kind), turned), theta.tensor.dtype)
-    return b("Reshape", made, b.constant([-1, *spatial, len(spatial)], "int64"))
+    made = b.cast(b("MatMul", b.constant(points.reshape(-1, len(spatial) + 1), kind), turned), theta.tensor.dtype)
+    shape = b.constant([value[0], *spatial, len(spatial)], "int64")
+    return b("Reshape", made, shape, allowzero=1)
 
 
 compose(
