@@ -8,6 +8,10 @@ from tests.ops.nodes import check_node, make, numbers
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Infer, find_operator
+from weft.graph.passes.expand import expand
+from weft.graph.passes.infer import infer
+from weft.graph.passes.normalize import normalize
+from weft.graph.passes.precision import lower_precision
 
 MICROSOFT, LEARNING = "com.microsoft", "ai.onnx.ml"
 
@@ -57,3 +61,14 @@ def test_hardmax_of_nothing(shape):
 def test_a_grid_without_points(size):
     wanted = np.zeros((size[0], *size[2:], 2), "float32")
     check_node("AffineGrid", [numbers(size[0], 2, 3), np.array(size)], wanted)
+
+
+def test_positions_of_a_grid_stay_float32():
+    theta, size, y = (
+        Value("theta", TensorType("float32", (2, 2, 3))),
+        Value("size", TensorType("int64", (4,))),
+        Value("y"),
+    )
+    graph = Graph("main", [theta], [y], [Node("AffineGrid", [theta, size], [y])], {size: np.array([2, 3, 224, 224])})
+    made = lower_precision(normalize(expand(infer(graph))), "bf16")
+    assert {value.tensor.dtype for node in made.nodes for value in node.outputs} == {"float32"}
