@@ -8,7 +8,7 @@ from weft.graph.ir import TensorType, Type, Value
 from weft.graph.opspec import Infer
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import wide_type
-from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.expansion import Builder, compose
 
 _REDUCTION = (OneOf("reduction", ("none", "sum", "mean")),)
 
@@ -20,9 +20,7 @@ def _infer(c: Infer) -> Sequence[Type]:
 
 
 def _loss(b: Builder, logs: Value, labels: Value, weight: Value | None) -> Value:
-    kind, classes, labels = logs.tensor.dtype, logs.tensor.dims[1], b.cast(labels, "int64")
-    if not isinstance(classes, int):
-        raise Unexpanded
+    kind, classes, labels = logs.tensor.dtype, b.known(logs.tensor.dims[1]), b.cast(labels, "int64")
     nothing, axis = b.constant(0, kind), b.constant([1], "int64")
     ignored, skipped = b.get("ignore_index"), None
     if ignored is not None:
