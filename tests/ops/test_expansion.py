@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 
 import weft
-from tests.ops.nodes import make, numbers
+from tests.ops.nodes import check_node, make, numbers
 from weft.expr.nodes import Var
 from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Infer, find_operator
+from weft.graph.passes.expand import expand
+from weft.graph.passes.infer import infer
+from weft.graph.passes.normalize import normalize
+from weft.graph.passes.precision import lower_precision
 
 MICROSOFT, LEARNING = "com.microsoft", "ai.onnx.ml"
 
@@ -46,3 +50,25 @@ def test_a_transform_without_an_operator():
         make("LinearRegressor", 1, 1, attributes, LEARNING), [np.array([[0.5, 9], [0.975, 9]], "float32")]
     )
     np.testing.assert_allclose(made[:, 0], [0, 1.959964], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 4)])
+def test_hardmax_of_nothing(shape):
+    check_node("Hardmax", [numbers(*shape)], numbers(*shape))
+
+
+@pytest.mark.parametrize("size", [(2, 3, 0, 5), (2, 3, 5, 0), (0, 3, 4, 5)])
+def test_a_grid_without_points(size):
+    wanted = np.zeros((size[0], *size[2:], 2), "float32")
+    check_node("AffineGrid", [numbers(size[0], 2, 3), np.array(size)], wanted)
+
+
+def test_positions_of_a_grid_stay_float32():
+    theta, size, y = (
+        Value("theta", TensorType("float32", (2, 2, 3))),
+        Value("size", TensorType("int64", (4,))),
+        Value("y"),
+    )
+    graph = Graph("main", [theta], [y], [Node("AffineGrid", [theta, size], [y])], {size: np.array([2, 3, 224, 224])})
+    made = lower_precision(normalize(expand(infer(graph))), "bf16")
+    assert {value.tensor.dtype for node in made.nodes for value in node.outputs} == {"float32"}

@@ -35,6 +35,12 @@ def test_against_torch(reduction):
     check_node("NegativeLogLikelihoodLoss", [logs, labels, weight], wanted, **options)
 
 
+def test_an_index_to_ignore_that_no_label_can_have():
+    scores, labels = numbers(4, 5), np.array([0, 3, 2, 4], "int32")
+    wanted = -scores[np.arange(4), labels].mean()
+    check_node("NegativeLogLikelihoodLoss", [scores, labels], wanted, ignore_index=1 << 40)
+
+
 def test_errors():
     with pytest.raises(GraphError, match="outside a dimension of 5"):
         run_node("NegativeLogLikelihoodLoss", numbers(2, 5), np.array([1, 9]))

@@ -34,6 +34,14 @@ def test_conv_integer(data, weight, known, w_zero):
     check_node("ConvInteger", arrays, wanted, rtol=0, atol=0, known=known, pads=[1] * 4, group=2, strides=[1, 2])
 
 
+@pytest.mark.parametrize("known", [(1,), (1, 3)])
+def test_channels_that_fill_up_a_dot_product_count_for_nothing(known):
+    x, w = numbers(1, 6, 2, 3, dtype="int8"), numbers(2, 6, 1, 1, seed=1, dtype="int8")
+    zero = np.array([7, -3], "int8")
+    wanted = convolution(x.astype(int) - 5, w.astype(int) - zero.astype(int).reshape(-1, 1, 1, 1))
+    check_node("ConvInteger", [x, w, number(5, "int8"), zero], wanted, rtol=0, atol=0, known=known)
+
+
 @pytest.mark.parametrize("each_channel", [False, True])
 def test_qlinear_conv(each_channel):
     x, w = numbers(2, 3, 6, 6, dtype="uint8"), numbers(4, 3, 3, 3, seed=1, dtype="int8")

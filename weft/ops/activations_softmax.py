@@ -17,7 +17,7 @@ from weft.graph.ir import Array, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis
 from weft.ops.elementwise_support import wide, widen
-from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.expansion import Builder, compose
 from weft.ops.reductions_support import reduce_axes
 
 _LARGEST_FLOAT16 = 65504.0
@@ -114,9 +114,9 @@ def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
 def _hardmax(b: Builder, x: Value) -> Value:
     """1 at the first of the greatest, 0 elsewhere."""
     axis = _axis(b.use, x.tensor.rank)
-    size = x.tensor.dims[axis]
-    if not isinstance(size, int):
-        raise Unexpanded
+    size = b.known(x.tensor.dims[axis])
+    if size == 0:
+        return x
     places = b("ArgMax", x, axis=axis, keepdims=0)
     return b("OneHot", places, b.constant(size, "int64"), b.constant([0, 1], x.tensor.dtype), axis=axis)
 

@@ -59,9 +59,13 @@ class Builder:
 
     def range(self, size: Dim) -> Value:
         """0, 1, … size - 1 as int64."""
+        return self.constant(np.arange(self.known(size)), np.int64)
+
+    def known(self, size: Dim) -> int:
+        """A size that must be a number."""
         if not isinstance(size, int):
             raise Unexpanded
-        return self.constant(np.arange(size), np.int64)
+        return size
 
     def dims(self, value: Value) -> tuple[Dim, ...]:
         """The shape of a value whose rank is known."""

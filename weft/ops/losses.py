@@ -8,7 +8,7 @@ from weft.graph.ir import TensorType, Type, Value
 from weft.graph.opspec import Infer
 from weft.graph.signature import OneOf
 from weft.ops.elementwise_support import wide_type
-from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.expansion import Builder, compose
 
 _REDUCTION = (OneOf("reduction", ("none", "sum", "mean")),)
 
@@ -20,17 +20,15 @@ def _infer(c: Infer) -> Sequence[Type]:
 
 
 def _loss(b: Builder, logs: Value, labels: Value, weight: Value | None) -> Value:
-    kind, integer, classes = logs.tensor.dtype, labels.tensor.dtype, logs.tensor.dims[1]
-    if not isinstance(classes, int):
-        raise Unexpanded
+    kind, classes, labels = logs.tensor.dtype, b.known(logs.tensor.dims[1]), b.cast(labels, "int64")
     nothing, axis = b.constant(0, kind), b.constant([1], "int64")
     ignored, skipped = b.get("ignore_index"), None
     if ignored is not None:
-        skipped = b("Equal", labels, b.constant(ignored, integer))
-        labels = b("Where", skipped, b.constant(0, integer), labels)
+        skipped = b("Equal", labels, b.constant(ignored, "int64"))
+        labels = b("Where", skipped, b.constant(0, "int64"), labels)
     # Indices may be negative, and labels may not: those are made to lie outside, too.
-    negative = b("Less", labels, b.constant(0, integer))
-    places = b("Where", negative, b.constant(classes, integer), labels)
+    negative = b("Less", labels, b.constant(0, "int64"))
+    places = b("Where", negative, b.constant(classes, "int64"), labels)
     chosen = b("Squeeze", b("GatherElements", logs, b("Unsqueeze", places, axis), axis=1), axis)
     share = b.constant(1, kind) if weight is None else b("Gather", b.cast(weight, kind), places)
     loss = b("Mul", b("Neg", chosen), share)

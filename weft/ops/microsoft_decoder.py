@@ -125,9 +125,7 @@ def _group_query(
                 zero, one = b.constant([0, 0], "int64"), b.constant([1, 1], "int64")
                 first = b("Add", first, b("Slice", places, zero, one))
             places = b("Add", first, row)
-        half = cosines.tensor.dims[1]
-        if not isinstance(half, int):
-            raise Unexpanded
+        half = b.known(cosines.tensor.dims[1])
         options: dict[str, Any] = {"interleaved": int(b.get("rotary_interleaved", 0)), "rotary_embedding_dim": 2 * half}
         q, k = (b("RotaryEmbedding", x, cosines, sines, places, **options) for x in (q, k))
     past = 0 if past_key is None else past_key.tensor.dims[2]

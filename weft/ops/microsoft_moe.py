@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.graph.ir import Value
 from weft.ops.elementwise_support import infer_same
-from weft.ops.expansion import Builder, Unexpanded
+from weft.ops.expansion import Builder
 from weft.ops.microsoft_blocks import bytes_as_numbers
 from weft.ops.microsoft_composition import compose
 
@@ -104,13 +104,11 @@ def _layer(b: Builder, x: Value, experts: _Experts, bias: Value | None, chosen: 
 
 
 def _mix(b: Builder, x: Value, router: Value, first: _Experts, one: Any, second: _Experts, two: Any) -> Any:
-    shape, kind, count = x.tensor.dims, x.tensor.dtype, first.codes.tensor.dims[0]
+    shape, kind = x.tensor.dims, x.tensor.dtype
     # ONNX Runtime's QMoE lets the shares add up to 1 whatever the attribute says.
     normalized = first.scales is not None or bool(b.get("normalize_routing_weights", 0))
     best, chosen = _route(b, router, normalized)
-    rows, width = router.tensor.dims[0], shape[-1]
-    if not isinstance(rows, int) or not isinstance(count, int) or not isinstance(width, int):
-        raise Unexpanded
+    rows, width, count = (b.known(size) for size in (router.tensor.dims[0], shape[-1], first.codes.tensor.dims[0]))
     x = b.cast(x, "float32")
     if rows * int(b.get("k", 1)) < count:
         given = b("Reshape", x, b.constant([rows, 1, 1, width], "int64"))

@@ -14,7 +14,7 @@ from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
 from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.ops.elementwise_support import expect_shape
+from weft.ops.elementwise_support import expect_shape, wide_type
 from weft.ops.expansion import Builder, Unexpanded, compose
 from weft.ops.movement_indices import integers, length_of, output_type, unknown_shape
 
@@ -56,19 +56,19 @@ def _points(c: Use, count: int) -> Array:
 
 
 def _affine(b: Builder, theta: Value, size: Value) -> Value:
-    """A product of the points of the grid, which are constant, with the matrices."""
+    """The points of the grid, which are constant, times the matrices: no MatMul, whose operands might be rounded."""
     value = b.scope.constant(size)
     if value is None:
         raise Unexpanded
     spatial = _spatial(b.use, value)
     axes = np.meshgrid(*(_points(b.use, s) for s in spatial), indexing="ij")
-    points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1).reshape(
-        -1, len(spatial) + 1
-    )  # x first, as theta has it
-    kind = "float64" if theta.tensor.dtype == "float64" else "float32"
-    turned = b("Transpose", b.cast(theta, kind), perm=[0, 2, 1])
-    made = b.cast(b("MatMul", b.constant(points, kind), turned), theta.tensor.dtype)
-    return b("Reshape", made, b.constant([-1, *spatial, len(spatial)], "int64"))
+    points = np.stack([*axes[::-1], np.ones(spatial)], axis=-1)  # x first, as theta has it
+    rows = points.reshape(-1, 1, len(spatial) + 1)
+    kind, axis = wide_type(theta.tensor.dtype), b.constant([1], "int64")
+    terms = b("Mul", b.constant(rows, kind), b("Unsqueeze", b.cast(theta, kind), axis))
+    made = b.cast(b("ReduceSum", terms, b.constant([-1], "int64"), keepdims=0), theta.tensor.dtype)
+    shape = b.constant([value[0], *spatial, len(spatial)], "int64")
+    return b("Reshape", made, shape, allowzero=1)
 
 
 compose(

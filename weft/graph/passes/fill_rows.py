@@ -30,12 +30,14 @@ def fill_rows(graph: Graph, together: Mapping[tuple[str, str], int]) -> Graph:
 
 
 def _filled(node: Node, scope: Scope, together: Mapping[tuple[str, str], int]) -> Replacement:
-    image, weight = (*node.inputs, None, None)[:2]
+    image, weight, _, shift = (*node.inputs, *[None] * 4)[:4]
     kind, known = None if image is None else image.type, scope.constant(weight)
     if node.domain or known is None or not isinstance(kind, TensorType) or kind.shape is None or kind.rank < 4:
         return None
     channels, wanted = kind.dims[CHANNEL], together.get((node.op, kind.dtype), 1)
     if not isinstance(channels, int) or channels % wanted == 0 or int(node.attributes.get("group", 1)) != 1:
+        return None
+    if shift is not None and np.any(scope.constant(shift) != 0):  # weights of 0 would not count for nothing
         return None
     none, more = [0] * kind.rank, -channels % wanted
     pads = scope.new_constant(np.asarray([*none, 0, more, *none[2:]], np.int64), f"{node.outputs[0].name}_fill")
