@@ -233,6 +233,10 @@ VECTORS = [
     (Ramp(k * 32, one, 16) // 32, Broadcast(k, 16)),
     (Ramp(k * 32, one, 16) % 32, Ramp(index_expr(0), one, 16)),
     (Broadcast(a, 8) + Ramp(b, index_expr(2), 8), Ramp(a + b, index_expr(2), 8)),
+    (
+        Broadcast(a, 4) + select(Ramp(one, one, 4) < Broadcast(n * 0 + 9, 4), Ramp(one, one, 4), Ramp(b, one, 4)),
+        Ramp(a + 1, one, 4),
+    ),
     (Ramp(a, one, 8) * 4, Ramp(a * 4, index_expr(4), 8)),
     (Ramp(a, one, 8) * Broadcast(n, 8), Ramp(a * n, n, 8)),
     (Ramp(a, one, 8) + Ramp(b, one, 8), Ramp(a + b, index_expr(2), 8)),

@@ -176,6 +176,15 @@ def test_pad_less_than_nothing_crops_first(mode):
     exact("Pad", [x, ints(-1, 2, 2, -2)], wanted, mode=mode)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@pytest.mark.parametrize("shape, before, after", [((3, 9, 56), 3, 3), ((2, 5, 67), 4, 2), ((7, 33), 0, 5)])
+def test_pad_of_long_rows(mode, shape, before, after):
+    """Rows are cut into what is kept, whose vectors are read as they lie, and what repeats it."""
+    x = numbers(*shape)
+    wanted = np.pad(x, [(0, 0)] * (len(shape) - 2) + [(before, after)] * 2, mode=mode)
+    exact("Pad", [x, ints(*[before] * 2, *[after] * 2), None, ints(-2, -1)], wanted, mode=mode)
+
+
 def test_pad_with_a_value():
     x = numbers(2, 3, dtype="int32")
     wanted = np.pad(x, [(0, 0), (1, 2)], constant_values=7)

@@ -95,6 +95,24 @@ def test_places_of_equals_and_nan(op, last):
     assert compiled is not None and host[0].tolist() == compiled[0].tolist() == wanted
 
 
+@pytest.mark.parametrize("kind", "float16 float32 float64 int8 uint8 int32 uint32 int64 uint64".split())
+def test_places_in_odd_sizes(kind):
+    """Few values, so that most are met again; both zeros; the type's ends; infinities and NaN on either side."""
+    is_float = kind.startswith("float")
+    limits = (np.finfo if is_float else np.iinfo)(kind)
+    values = [limits.min, limits.max, 0, 3, 3, 1, *([-0.0, np.inf, -np.inf, np.nan] if is_float else [])]
+    g = np.random.default_rng(len(kind))
+    for turn, (op, last) in enumerate((("ArgMax", 0), ("ArgMin", 1), ("ArgMax", 1), ("ArgMin", 0))):
+        axis = (turn + limits.bits // 8) % 3
+        x = np.array(values, kind)[g.integers(0, g.integers(1, len(values) + 1, (7, 1, 13)), (7, 37, 13))]
+        seen = np.flip(x, axis) if last else x
+        wanted = seen.argmax(axis) if op == "ArgMax" else seen.argmin(axis)
+        wanted = x.shape[axis] - 1 - wanted if last else wanted
+        _, compiled = run_node(op, x, axis=axis, select_last_index=last, keepdims=0)
+        assert compiled is not None and compiled[0].dtype == np.int64
+        np.testing.assert_array_equal(compiled[0], wanted)
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("exclusive", [0, 1])

@@ -215,3 +215,12 @@ def test_elementwise_blocks_become_one_vector_loop():
     z = te.compute((64, 3, 50), lambda *i: te.tanh(y[i]) * y[i], name="z")
     schedule = build_and_compare(te.create_schedule(z.op), [x], z, lambda a: np.tanh(a + 1) * (a + 1))
     assert loops_in(schedule.func.body)[-1].kind == "vectorized"
+
+
+@pytest.mark.parametrize("target", TARGETS[1:])
+def test_an_element_that_is_read_again_is_one_load(target):
+    x = te.placeholder((64, 512), name="x")
+    y = te.compute((64, 512), lambda *i: x[i] * (1.0 + te.tanh(x[i] + x[i] * x[i] * x[i])) + x[i], name="y")
+    schedule = te.create_schedule(y.op)
+    default_schedule(schedule, find_target(target))
+    assert [loop.kind for loop in loops_in(schedule.func.body)] == ["parallel", "unrolled", "vectorized"]

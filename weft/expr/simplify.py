@@ -183,7 +183,8 @@ class Simplifier(Prover):
         if type(a) is Const and type(b) is Const and e.dtype.is_integer and not zero_divisor(kind, b):
             return FOLD[kind](a, b)
         new: Expr = e if a is e.a and b is e.b else kind(a, b)
-        return new
+        found = self.vector(new) if new is not e and e.dtype.lanes > 1 else None
+        return new if found is None else found
 
     # ----------------------------------------------------------------------------------------------------- comparison
 

@@ -387,16 +387,16 @@ def _pad_compute(c: Compute, x: te.Tensor, pads: Any, value: te.Tensor | None = 
 
 
 def _repeated(source: Expr, f: Frame, mode: str) -> Expr:
-    """The kept element that a place before or after the kept ones repeats."""
+    """The kept element that a place repeats: tests that hold for the kept ones, out of which loops are cut."""
     last = f.kept - 1
+    turn = source % f.kept if mode == "wrap" else source % (2 * max(last, 1))
     if mode == "edge" or last == 0:
-        return te.minimum(te.maximum(source, 0), last)
-    if mode == "wrap":
-        return source % f.kept
-    if f.before <= last and f.after <= last:
-        return te.select(source < 0, 0 - source, te.select(source > last, 2 * last - source, source))
-    turn = source % (2 * last)
-    return te.minimum(turn, 2 * last - turn)
+        front, behind = te.const(0, source.dtype), te.const(last, source.dtype)
+    elif max(f.before, f.after) > (f.kept if mode == "wrap" else last):
+        return turn if mode == "wrap" else te.minimum(turn, 2 * last - turn)
+    else:
+        front, behind = (source + f.kept, source - f.kept) if mode == "wrap" else (0 - source, 2 * last - source)
+    return te.select(source >= 0, te.select(source <= last, source, behind), front)
 
 
 register(

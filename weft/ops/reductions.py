@@ -7,7 +7,7 @@ axes are an input whose value decides the shape. Narrow floats accumulate in flo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -55,22 +55,13 @@ def _unknown_axes(c: Infer, kind: TensorType, keep: bool) -> Shape | None:
     return None
 
 
-class Reduction:
+class Reduction(NamedTuple):
     """One Reduce operator: numpy meaning of (array, axes), and the stages of its tensor expression."""
 
-    __slots__ = ("meaning", "reducer", "source", "finish")
-
-    def __init__(
-        self,
-        meaning: Callable[[Array, tuple[int, ...]], Any],
-        reducer: Callable[..., Any],
-        source: Callable[[Expr], Expr] | None = None,
-        finish: Callable[[Expr, Dim], Expr] | None = None,
-    ) -> None:
-        self.meaning = meaning
-        self.reducer = reducer
-        self.source = source
-        self.finish = finish
+    meaning: Callable[[Array, tuple[int, ...]], Any]
+    reducer: Callable[..., Any]
+    source: Callable[[Expr], Expr] | None = None
+    finish: Callable[[Expr, Dim], Expr] | None = None
 
 
 def _register(
@@ -111,11 +102,8 @@ def _stages(c: Compute, x: te.Tensor, reduction: Reduction, name: str) -> te.Ten
     )
     if finish is None and total.dtype is x.dtype:
         return total
-    return _finished(c, total, (lambda v: finish(v, count)) if finish else lambda v: v, name)
-
-
-def _finished(c: Compute, total: te.Tensor, finish: Callable[[Expr], Expr], name: str) -> te.Tensor:
-    return te.stage(total.shape, lambda *i: finish(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
+    end = (lambda v: finish(v, count)) if finish else lambda v: v
+    return te.stage(total.shape, lambda *i: end(total[i]), name=f"{name}_end", dtype=c.outputs[0].dtype)
 
 
 # ----------------------------------------------------------------------------------------------- the ten operators
@@ -247,15 +235,11 @@ def _register_arg(name: str, greatest: bool) -> None:
         return np.asarray(np.expand_dims(found, axis) if c.get("keepdims", 1) else found, np.int64)
 
     def compute(c: Compute, x: te.Tensor) -> te.Tensor:
-        made: te.Tensor
         if not len(x.shape):
-            made = te.compute((), lambda: te.const(0, "int64"), name=name.lower())
-            return made
+            return te.stage((), lambda: te.const(0, "int64"), name=name.lower())
         axis = normal_axis(c.get("axis", 0), len(x.shape), c.error)
         last, keep = bool(c.get("select_last_index", 0)), bool(c.get("keepdims", 1))
-        places = best_index(x, axis, greatest, last, keep)
-        made = te.compute(places.shape, lambda *i: places[i], name=name.lower())
-        return made
+        return best_index(x, axis, greatest, last, keep, name.lower())
 
     takes, requires = "data:number", (_KEEPDIMS,)
     register(name, _infer_arg, evaluate, compute, "reduction", takes=takes, requires=requires, traits="statistic")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr
+from weft.expr.nodes import Expr, int_value
 from weft.graph.ir import Array, Dim
 from weft.ops.elementwise_support import widen
 
@@ -59,30 +59,39 @@ def reduce_axes(
     return te.stage(shape, body, name=name)
 
 
-def best_index(x: te.Tensor, axis: int, greatest: bool, last: bool, keep: bool = False) -> te.Tensor:
-    """Where along an axis the greatest (or least) element stands: the first of several, or the last. NaN beats all."""
+def best_index(x: te.Tensor, axis: int, greatest: bool, last: bool, keep: bool, name: str) -> te.Tensor:
+    """Where along an axis the greatest (or least) element stands: the first of several, or the last.
+
+    NaN beats all: it stands as an infinity whose place lies a whole axis before (or behind) the places of numbers. A
+    place is as wide as an element where it can be, so that both have as many lanes.
+    """
     shape = [1 if d == axis and keep else s for d, s in enumerate(x.shape) if keep or d != axis]
-    place = te.reduce_axis(x.shape[axis], name="place")
-    start = -1 if last else (1 << 63) - 1
+    count, place = x.shape[axis], te.reduce_axis(x.shape[axis], name="place")
+    index = "int32" if x.dtype.bits <= 32 and (int_value(count) or 1 << 30) < 1 << 30 else "int64"
+    around = count.astype(index) if last else -count.astype(index)
 
     def combine(a: Any, b: Any) -> Any:
         better = a[1] > b[1] if greatest else a[1] < b[1]
-        tie = te.equal(a[1], b[1])
-        if a[1].dtype.is_float:
-            better = te.any(better, te.all(te.isnan(a[1]), te.not_(te.isnan(b[1]))))
-            tie = te.any(tie, te.all(te.isnan(a[1]), te.isnan(b[1])))
         sooner = a[0] > b[0] if last else a[0] < b[0]
-        wins = te.any(better, te.all(tie, sooner))
+        wins = te.any(better, te.all(te.equal(a[1], b[1]), sooner))
         return te.select(wins, a[0], b[0]), te.select(wins, a[1], b[1])
 
     reducer = te.comm_reducer(
-        combine, lambda index, value: (start, value.min if greatest else value.max), name="best_index"
+        combine, lambda at, value: (at.min if last else at.max, value.min if greatest else value.max), name="best_index"
     )
 
     def body(*indices: Any) -> Any:
         full = list(indices)
         full[axis : axis + (1 if keep else 0)] = [place.var]
-        return reducer((place.var, widen(x[tuple(full)])), axis=place)
+        value, at = widen(x[tuple(full)]), place.var.astype(index)
+        if value.dtype.is_float:
+            most, nan = value.dtype.max if greatest else value.dtype.min, te.isnan(value)
+            value, at = te.select(nan, most, value), te.select(nan, at + around, at)
+        return reducer((at, value), axis=place)
 
-    made: Sequence[te.Tensor] = te.compute(shape, body, name="best")
-    return made[0]
+    def found(*indices: Any) -> Expr:
+        at = best[0][indices]
+        return te.select(at >= count if last else at < 0, at - around, at).astype("int64")
+
+    best: Sequence[te.Tensor] = te.compute(shape, body, name="best")
+    return te.stage(shape, found, name=name)

@@ -275,15 +275,18 @@ def _exp2(o: Ops, x: str) -> str:
     return _without_vanishing(o, o.at_most(x, 129.0), -151.0, power)
 
 
-def _expm1(o: Ops, x: str) -> str:
-    """2^n * (e^r - 1) + (2^n - 1), computed at half its size so that the largest results do not overflow on the way."""
-    clamped = o.at_least(o.at_most(x, 89.0), -18.0)
-    r, _, n = _reduced(o, clamped)
+def _half_expm1(o: Ops, x: str) -> tuple[str, str, str]:
+    """Half of e^x - 1, as 2^(n-1) * (e^r - 1) + (2^(n-1) - 1/2), which does not overflow; e^r - 1, and n."""
+    r, _, n = _reduced(o, x)
     p = o.fma(o.mul(r, r), o.polynomial(r, _EXPM1), r)
     half = o.power_of_two(o.integer("sub", n, 1))
-    far = o.mul(o.fma(p, half, o.sub(half, 0.5)), 2.0)
+    return o.fma(p, half, o.sub(half, 0.5)), p, n
+
+
+def _expm1(o: Ops, x: str) -> str:
+    half, p, n = _half_expm1(o, o.at_least(o.at_most(x, 89.0), -18.0))
     near = o.c.emit(f"icmp eq {o.int} {n}, {types.splat('i32', '0', o.lanes)}")
-    return o.select(near, o.select(o.op("fcmp oeq", x, 0.0), x, p), far)
+    return o.select(near, o.select(o.op("fcmp oeq", x, 0.0), x, p), o.mul(half, 2.0))
 
 
 def _logarithm_parts(o: Ops, x: str) -> tuple[str, str, str]:
@@ -335,8 +338,8 @@ def _log1p(o: Ops, x: str) -> str:
 
 
 def _tanh(o: Ops, x: str) -> str:
-    t = _expm1(o, o.mul(o.at_most(o.absolute(x), 10.0), 2.0))
-    return o.with_sign(o.quotient(t, o.add(t, 2.0)), x)
+    half = _half_expm1(o, o.mul(o.at_most(o.absolute(x), 10.0), 2.0))[0]
+    return o.with_sign(o.quotient(half, o.add(half, 1.0)), x)
 
 
 def _sigmoid(o: Ops, x: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
+from weft.expr.structural import structural_key
 from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
@@ -63,7 +64,8 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
     around = loops[:-1]
     with stage.schedule.attempt("lanes") as tried:
         if length > lanes:
-            wide = lanes * 4 if length >= lanes * 4 and len(facts.loads) <= 4 else lanes
+            few = len({structural_key(load) for load in facts.loads}) <= 4
+            wide = lanes * 4 if length >= lanes * 4 and few else lanes
             if wide > lanes:
                 block, part = stage.split(last, factor=wide)
                 unrolled, inner = stage.split(part, factor=lanes)
