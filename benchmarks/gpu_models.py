@@ -153,31 +153,41 @@ NARROW_ATTENTION = (
 )  # fmt: skip
 """The same of 16 bits, and how they are made: the first two are those of the issue, the others nobody fitted."""
 
+ONE_QUERY = (((1, 32, 8192, 128), "bf16"), ((1, 32, 8192, 64), "fp16"), ((4, 12, 1000, 64), "fp16"))
+"""The same of decoding: a head has one query, and so many keys."""
+
 
 def attention_rows(bench: Any, make_row: Callable[..., Any], is_narrow: bool = False) -> Iterator[Any]:
     """One row for each attention, as it is and causal, against the best of PyTorch's backends."""
     torch, group = bench.torch, "attention16" if is_narrow else "attention"
-    cases = NARROW_ATTENTION if is_narrow else tuple((sizes, None) for sizes in ATTENTION)
-    for sizes, precision in cases:
+    cases: list[tuple[tuple[int, int, int, int], str | None, bool, int]] = [
+        (sizes, precision, causal, sizes[2])
+        for sizes, precision in (NARROW_ATTENTION if is_narrow else tuple((sizes, None) for sizes in ATTENTION))
+        for causal in (False, True)
+    ]
+    if is_narrow:
+        cases += [(sizes, precision, False, 1) for sizes, precision in ONE_QUERY]
+    for sizes, precision, causal, queries in cases:
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16, None: torch.float32}[precision]
-        for causal in (False, True):
-            given = [torch.randn(sizes, device="cuda").to(kind) for _ in range(3)]
-            recording, result = _attention_of(bench, given, causal, precision)
-            want = torch.nn.functional.scaled_dot_product_attention(*[t.float() for t in given], is_causal=causal)
-            error = float((result.float() - want).norm() / want.norm())
-            peers = _attention_peers(bench, given, causal)
-            times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
-            for _ in range(ROUNDS + 2):
-                times["ours"].append(bench.time_ours(recording))
-                for label, made in peers.items():
-                    times[label].append(bench.time_graph(made))
-            medians = {label: statistics.median(some[2:]) for label, some in times.items()}
-            best = min(peers, key=medians.__getitem__)
-            ours, theirs = medians["ours"], medians[best]
-            work = 4.0 * sizes[0] * sizes[1] * sizes[2] ** 2 * sizes[3] / (2 if causal else 1)
-            name = "×".join(map(str, sizes)) + (f" {precision}" if precision else "") + (" causal" if causal else "")
-            rate = f"{work / ours / 1e12:.1f} TFLOP/s"
-            yield make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
+        batch, heads, keys, head = sizes
+        given = [torch.randn(batch, heads, n, head, device="cuda").to(kind) for n in (queries, keys, keys)]
+        recording, result = _attention_of(bench, given, causal, precision)
+        want = torch.nn.functional.scaled_dot_product_attention(*[t.float() for t in given], is_causal=causal)
+        error = float((result.float() - want).norm() / want.norm())
+        peers = _attention_peers(bench, given, causal)
+        times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
+        for _ in range(ROUNDS + 2):
+            times["ours"].append(bench.time_ours(recording))
+            for label, made in peers.items():
+                times[label].append(bench.time_graph(made))
+        medians = {label: statistics.median(some[2:]) for label, some in times.items()}
+        best = min(peers, key=medians.__getitem__)
+        ours, theirs = medians["ours"], medians[best]
+        work = 4.0 * batch * heads * queries * keys * head / (2 if causal else 1)
+        name = "×".join(map(str, sizes)) + (f" {precision}" if precision else "") + (" causal" if causal else "")
+        name += " one query" if queries == 1 else ""
+        rate = f"{work / ours / 1e12:.1f} TFLOP/s"
+        yield make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
 
 
 def _attention_peers(bench: Any, given: Sequence[Any], causal: bool) -> dict[str, Any]:
@@ -202,8 +212,8 @@ def _attention_peers(bench: Any, given: Sequence[Any], causal: bool) -> dict[str
 
 def _attention_of(bench: Any, given: Sequence[Any], causal: bool, precision: str | None) -> tuple[Any, Any]:
     """Launches of our attention, recorded, and where the result is."""
-    kind = TensorType("float32", tuple(given[0].shape))
-    values, out = [Value(name, kind) for name in "qkv"], Value("y", kind)
+    kinds = [TensorType("float32", tuple(tensor.shape)) for tensor in given]
+    values, out = [Value(name, kind) for name, kind in zip("qkv", kinds)], Value("y", kinds[0])
     node = Node("Attention", values, [out], {"is_causal": int(causal)})
     module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target, precision=precision)
     launch = max(module.specializations[0].launches, key=lambda one: len(one.kernel.program.parameters))
