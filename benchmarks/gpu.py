@@ -13,7 +13,7 @@ convolutions are constants: copies of them in another order are made before. Eve
     held         float16 products of random sizes, another set for each --seed
     gemm         matrix products, float32, bfloat16 and float16
     conv         ResNet-18's C1–C12 of the TVM paper's table 2, batch 1
-    conv16       float16, channels last: C2–C12 in batches of 1 and 64, the UNet's of a diffusion model in one of 2
+    conv16       float16, channels last: C1–C12 in batches of 1 and 64, the UNet's of a diffusion model in one of 2
     depthwise    MobileNet's D1–D9, float32 and float16, and float16 with channels last
     memory       softmax, layer norm, GELU, sums and transposition of 8192 × 8192, as shares of the copy bandwidth
     models       the built-in models as a whole, against PyTorch eager and compiled in CUDA graphs
@@ -296,8 +296,13 @@ def _convolutions(bench: Bench) -> Iterator[Row]:
 
 
 def _narrow_convolutions(bench: Bench) -> Iterator[Row]:
-    for row in CONVOLUTIONS[1:]:  # the first, of 3 channels, is filled up with zeros in a model
+    from benchmarks.gpu_models import first_layer_row
+
+    for row in CONVOLUTIONS:
         for batch in (1, 64):
+            if row.inputs < 8:  # the first: a model fills its channels up and folds its places
+                yield first_layer_row(bench, Row, "conv16", row, batch)
+                continue
             yield bench.race("conv16", f"{row.name} batch {batch}", narrow_convolution(row, batch))
     for row in UNET:
         yield bench.race("conv16", f"UNet {row.name} batch 2", narrow_convolution(row, 2))

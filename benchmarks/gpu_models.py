@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_programs import layouts, torch_convolution
 from benchmarks.torch_models import NoTorchModel, to_torch
 from weft.compiler import compile
 from weft.compiler.reports.inputs import random_array
@@ -188,6 +189,47 @@ def attention_rows(bench: Any, make_row: Callable[..., Any], is_narrow: bool = F
         name += " one query" if queries == 1 else ""
         rate = f"{work / ours / 1e12:.1f} TFLOP/s"
         yield make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
+
+
+def first_layer_row(bench: Any, make_row: Callable[..., Any], group: str, window: Any, batch: int) -> Any:
+    """A convolution of an image as a model gets it, against cuDNN in both layouts: float16, few channels.
+
+    Ours takes the image as it is given and leaves channels last; what turns the image around is counted.
+    """
+    torch, pad = bench.torch, window.kernel // 2
+    image = torch.randn(batch, window.inputs, window.size, window.size, device="cuda").half()
+    weight = torch.randn(window.outputs, window.inputs, window.kernel, window.kernel, device="cuda").half()
+    shape = (batch, window.outputs, window.out, window.out)
+    x, w = (Value(name, TensorType("float16", tuple(one.shape))) for name, one in (("x", image), ("w", weight)))
+    y, last = (
+        Value("y", TensorType("float16", shape)),
+        Value("last", TensorType("float16", (*shape[:1], *shape[2:], shape[1]))),
+    )
+    sides = {"strides": [window.stride] * 2, "pads": [pad] * 4, "kernel_shape": [window.kernel] * 2}
+    nodes = [Node("Conv", [x, w], [y], sides), Node("Transpose", [y], [last], {"perm": [0, 2, 3, 1]})]
+    with knobs.override(records=False):
+        module: Any = compile(Graph("first", [x], [last], nodes, {w: weight.cpu().numpy()}), target=bench.target)
+    bound = module.bind({"x": image.cpu().numpy()})
+    calls, alive = bound.calls()
+    launches = [launch for call in calls for launch in call]
+    recording = bench.device.record(launches * LAUNCHES)
+    recording.keep = (bound, alive, launches)
+    recording.launch()
+    bench.device.synchronize()
+    peers = {label: bench.graph(run) for label, run in layouts(torch_convolution(window, 1))(image, weight).items()}
+    want = torch_convolution(window, 1)(image.double(), weight.double()).permute(0, 2, 3, 1).cpu().numpy()
+    error = float(np.linalg.norm(bound.outputs[0].numpy() - want) / np.linalg.norm(want))
+    times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
+    for _ in range(ROUNDS + 2):
+        times["ours"].append(bench.time_ours(recording))
+        for label, made in peers.items():
+            times[label].append(bench.time_graph(made))
+    medians = {label: statistics.median(some[2:]) for label, some in times.items()}
+    best = min(peers, key=medians.__getitem__)
+    ours, theirs = medians["ours"], medians[best]
+    work = 2.0 * batch * window.out**2 * window.outputs * window.inputs * window.kernel**2
+    name, rate = f"{window.name} batch {batch}", f"{work / ours / 1e12:.1f} TFLOP/s"
+    return make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
 
 
 def _attention_peers(bench: Any, given: Sequence[Any], causal: bool) -> dict[str, Any]:

@@ -153,7 +153,9 @@ def _padded(x: Any, window: Window, dtype: str) -> Any:
     )
 
 
-def _torch_convolution(window: Window, groups: int) -> Callable[[Any, Any], Any]:
+def torch_convolution(window: Window, groups: int) -> Callable[[Any, Any], Any]:
+    """PyTorch's call of it."""
+
     def run(x: Any, w: Any) -> Any:
         import torch
 
@@ -162,7 +164,7 @@ def _torch_convolution(window: Window, groups: int) -> Callable[[Any, Any], Any]
     return run
 
 
-def _layouts(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], dict[str, Callable[[], Any]]]:
+def layouts(run: Callable[[Any, Any], Any]) -> Callable[[Any, Any], dict[str, Callable[[], Any]]]:
     """A convolution in both layouts, with the algorithm that cuDNN finds best by measuring and with its first guess."""
 
     def peers(x: Any, w: Any) -> dict[str, Callable[[], Any]]:
@@ -195,9 +197,9 @@ def convolution(window: Window) -> Problem:
         return te.sum(padded[(n, c, *at)] * w[f, c, p, q], axis=[c, p, q])
 
     output = te.compute((1, window.outputs, window.out, window.out), body, name="C")
-    run = _torch_convolution(window, 1)
+    run = torch_convolution(window, 1)
     operations = 2.0 * window.out**2 * window.outputs * window.inputs * window.kernel**2
-    return Problem([x, w], output, run, _layouts(run), operations=operations, constants=[w])
+    return Problem([x, w], output, run, layouts(run), operations=operations, constants=[w])
 
 
 UNET = tuple(
@@ -238,13 +240,13 @@ def narrow_convolution(window: Window, batch: int, groups: int = 1) -> Problem:
     shape = (batch, window.out, window.out, window.outputs)
     total = te.compute(shape, body, name="C")
     output = te.compute(shape, lambda *at: total[at].astype("float16"), name="D")
-    plain = _torch_convolution(window, groups)
+    plain = torch_convolution(window, groups)
 
     def run(image: Any, weight: Any) -> Any:
         return plain(image.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
     def peers(image: Any, weight: Any) -> dict[str, Callable[[], Any]]:
-        return _layouts(plain)(*(t.permute(0, 3, 1, 2).contiguous() for t in (image, weight)))
+        return layouts(plain)(*(t.permute(0, 3, 1, 2).contiguous() for t in (image, weight)))
 
     operations = 2.0 * batch * window.out**2 * window.outputs * inputs * kernel**2
     moved = 2.0 * batch * (size**2 * window.inputs + window.out**2 * window.outputs)
@@ -266,9 +268,9 @@ def depthwise(window: Window, dtype: str) -> Problem:
     shape = (1, window.inputs, window.out, window.out)
     total = te.compute(shape, body, name="C")
     output = te.compute(shape, lambda *i: total[i].astype(dtype), name="R")
-    run = _torch_convolution(window, window.inputs)
+    run = torch_convolution(window, window.inputs)
     moved = (window.size**2 + window.out**2) * window.inputs * x.dtype.bytes
-    return Problem([x, w], output, run, _layouts(run), bytes=float(moved))
+    return Problem([x, w], output, run, layouts(run), bytes=float(moved))
 
 
 def memory_problems(n: int) -> Iterator[tuple[str, Problem]]:
