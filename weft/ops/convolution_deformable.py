@@ -94,7 +94,7 @@ def _sample_tensors(c: Compute, x: te.Tensor, offset: te.Tensor, mask: Any, wind
         for axis in range(rank):
             base = os[axis] * window.strides[axis] + ks[axis] * window.dilations[axis] - before[axis]
             places.append(base.astype(kind) + offset[(n, number * rank + axis, *os)].astype(kind))
-        total = Sampling().blend(EXPRESSIONS, lambda *at: x[(n, ch, *at)].astype(kind), places, sizes[2:])
+        total: Expr = Sampling().blend(EXPRESSIONS, lambda *at: x[(n, ch, *at)].astype(kind), places, sizes[2:])
         return total if mask is None else total * mask[(n, number, *os)].astype(kind)
 
     return te.stage((*sizes[:2], *window.kernel, *outs), lambda n, ch, *at: body(n, ch, *at), name="samples")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,18 +19,8 @@ from weft import te
 from weft.expr.nodes import index_expr
 from weft.graph.ir import Array
 
-
-class Functions:
-    """The scalar functions that a formula may use, of arrays or of expressions."""
-
-    __slots__ = (
-        "abs", "all", "any", "clip", "exp", "expm1", "floor", "fmod", "index", "isnan", "log1p", "maximum", "minimum",
-        "normal_cdf", "round", "select", "sigmoid", "tanh",
-    )  # fmt: skip
-
-    def __init__(self, **functions: Callable[..., Any]) -> None:
-        for name in self.__slots__:
-            setattr(self, name, functions[name])
+Functions = SimpleNamespace
+"""The scalar functions that a formula may use, by the same names of arrays and of expressions."""
 
 
 def erf(x: Array) -> Array:
