@@ -81,9 +81,9 @@ def _modulo_expression(c: Use, a: Expr, b: Expr) -> Expr:
     return te.truncmod(a, b) if c.get("fmod", 0) else a % b
 
 
-elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number", traits="cheap")
+elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number", traits="cheap commutes")
 elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types="number", traits="cheap")
-elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number", traits="cheap")
+elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number", traits="cheap commutes")
 elementwise("Div", _divide, _divide_expression, types="number", traits="traps")
 elementwise("Mod", _modulo, _modulo_expression, types="number", traits="traps")
 
