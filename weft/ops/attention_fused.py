@@ -328,7 +328,9 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         lambda b, h, i, j: te.sum(queries[b, h, i, d].astype(wide) * keys[b, h, j, d].astype(wide), axis=d),
         name=named(SCORES),
     )
-    masked = te.stage(scores.shape, lambda *at: masking.score(scores[at], at), name=named(MASKED))
+    masked = te.stage(
+        scores.shape, lambda b, h, i, j: masking.score(scores[b, h, i, j], (b, h, i, j)), name=named(MASKED)
+    )
     if divides_first:
         return _weighed(c, sizes, _shares(masked, empty, query.dtype), values)
     mixed, total = _mixed(masked, values, empty == 1)

@@ -181,8 +181,7 @@ class Product(Pattern):
 
     def nodes(self, node: Node, scope: Scope, match: Match) -> Iterator[Match]:
         """See Pattern."""
-        if (node.op == "Mul" or node.op == "Div") and not node.domain:
-            yield from self._factors(_flat(node.outputs[0], scope, node), node.outputs[0], scope, match)
+        yield from self._factors(_flat(node.outputs[0], scope, node), node.outputs[0], scope, match)
 
     def _factors(self, product: tuple[float, list[Value]], whole: Value, scope: Scope, match: Match) -> Iterator[Match]:
         number, values = product
@@ -200,11 +199,11 @@ def _flat(value: Value | None, scope: Scope, root: Node | None = None) -> tuple[
     if number is not None:
         return number, []
     node = root or scope.single(value, "Mul", "Div")
+    if node is not None and node.op == "Mul":
+        (a, left), (b, right) = (_flat(one, scope) for one in node.inputs)
+        return a * b, left + right
     divisor = scope.scalar(node.inputs[1]) if node is not None and node.op == "Div" else None
-    if node is None or (node.op == "Div" and not divisor):
-        return 1.0, [] if value is None else [value]
-    if divisor:
+    if node is not None and divisor:
         number, values = _flat(node.inputs[0], scope)
         return number / divisor, values
-    (a, left), (b, right) = (_flat(one, scope) for one in node.inputs)
-    return a * b, left + right
+    return 1.0, [] if value is None else [value]
