@@ -54,6 +54,8 @@ class Pattern:
 
     def find(self, node: Node, scope: Scope, is_closed: bool = True) -> Match | None:
         """What the pattern stands for at a node; None where it does not match, or others read what is inside."""
+        if self.ops and node.op not in self.ops:
+            return None
         for found in self.nodes(node, scope, Match({}, {}, {})):
             if not is_closed or all(scope.uses[value] == count for value, count in found.reads.items()):
                 return found
