@@ -10,25 +10,14 @@ from weft.graph.ir import GraphError
 
 OPERATORS = ("Attention", "LinearAttention", "RotaryEmbedding", "TensorScatter")
 PREVIEW = "ai.onnx.preview"
-FLEXIBLE = cases("FlexAttention", domain=PREVIEW)
-HOST = {c.name for c in FLEXIBLE if c.model.graph.node[0].attribute and "scaled" not in c.name and "fp16" not in c.name}
-HOST -= {"test_flexattention_double"}
 
 
-@pytest.mark.parametrize("case", cases(*OPERATORS), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*cases(*OPERATORS), *cases("FlexAttention", domain=PREVIEW)], ids=lambda c: c.name)
 def test_onnx_case(case):
     assert check_meaning(case), "no compiled form"
 
 
-@pytest.mark.parametrize("case", FLEXIBLE, ids=lambda c: c.name)
-def test_flexible_case(case):
-    """Cases with subgraphs run on the host."""
-    assert check_meaning(case) == (case.name not in HOST)
-
-
-@pytest.mark.parametrize(
-    "case", [*kernels(*OPERATORS, quick=1), *kernels("FlexAttention", quick=1, host=HOST, domain=PREVIEW)]
-)
+@pytest.mark.parametrize("case", [*kernels(*OPERATORS, quick=1), *kernels("FlexAttention", quick=1, domain=PREVIEW)])
 def test_onnx_case_compiled(case):
     assert check_case(case, constants=False)
 

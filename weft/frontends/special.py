@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.frontends.emit import Emitter
-from weft.graph.ir import Value
+from weft.frontends.numbers import Numbers
 
 _ERFC = (
     -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806, 0.27886807, -1.13520398, 1.48851587, -0.82215223,
@@ -53,44 +52,6 @@ _I0E_FAR = (
     3.39623202570838634515e-9, 2.26666899049817806459e-8, 2.04891858946906374183e-7, 2.89137052083475648297e-6,
     6.88975834691682398426e-5, 3.36911647825569408990e-3, 8.04490411014108831608e-1,
 )  # fmt: skip
-
-
-class Numbers:
-    """Arithmetic with values of one element type, written as one writes it."""
-
-    def __init__(self, c: Emitter, value: Value) -> None:
-        self.c, self.value = c, value
-
-    def __call__(self, op: str, *others: Any) -> Numbers:
-        """An operator of this and others."""
-        kind = self.value.tensor.dtype
-        given = [one.value if isinstance(one, Numbers) else self.c.value(one, kind) for one in others]
-        return Numbers(self.c, self.c.op(op, self.value, *given))
-
-    def __add__(self, other: Any) -> Numbers:
-        return self("Add", other)
-
-    def __sub__(self, other: Any) -> Numbers:
-        return self("Sub", other)
-
-    def __rsub__(self, other: Any) -> Numbers:
-        return Numbers(self.c, self.c.value(other, self.value.tensor.dtype)) - self
-
-    def __mul__(self, other: Any) -> Numbers:
-        return self("Mul", other)
-
-    def __truediv__(self, other: Any) -> Numbers:
-        return self("Div", other)
-
-    def __rtruediv__(self, other: Any) -> Numbers:
-        return Numbers(self.c, self.c.value(other, self.value.tensor.dtype)) / self
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def choose(self, condition: Numbers, other: Any) -> Numbers:
-        """This where a condition holds, else another."""
-        other = other.value if isinstance(other, Numbers) else other
-        return Numbers(self.c, self.c.where(condition.value, self.value, other, self.value.tensor.dtype))
 
 
 def horner(x: Numbers, coefficients: Sequence[float]) -> Numbers:

@@ -65,6 +65,7 @@ Trait = Literal[
     "recurrent",  # steps that depend on one another; the third input is the weight of the state
     "attention",  # softmax of a product, times a third operand
     # what passes may do with it
+    "commutes",  # its two inputs may change places
     "random",  # another result each time: never folded or shared
     "speculatable",  # takes any values: may be computed where nobody asks for it (as may what is elementwise)
     "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range

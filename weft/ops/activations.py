@@ -1,4 +1,4 @@
-"""Activation functions. Each is one formula, read twice: with numpy's functions, and with those of expressions.
+"""Activation functions. Each is one formula, read twice (`formulas.py`).
 
 float16 and bfloat16 are computed in float32 and rounded once.
 """
@@ -14,29 +14,8 @@ import numpy as np
 from weft import te
 from weft.graph.ir import Type
 from weft.graph.opspec import Infer, Use
-from weft.ops.elementwise import erf
 from weft.ops.elementwise_support import elementwise, expect_broadcast, infer_broadcast, infer_same, signature_of
-
-
-class Functions:
-    """The scalar functions that a formula may use, of arrays or of expressions."""
-
-    __slots__ = ("abs", "exp", "expm1", "log1p", "maximum", "minimum", "normal_cdf", "select", "sigmoid", "tanh")
-
-    def __init__(self, **functions: Callable[..., Any]) -> None:
-        for name in self.__slots__:
-            setattr(self, name, functions[name])
-
-
-ARRAYS = Functions(
-    abs=np.abs, exp=np.exp, expm1=np.expm1, log1p=np.log1p, maximum=np.maximum, minimum=np.minimum,
-    normal_cdf=lambda x: 0.5 * (1 + erf(x * math.sqrt(0.5))), select=np.where,
-    sigmoid=lambda x: 1 / (1 + np.exp(-x)), tanh=np.tanh,
-)  # fmt: skip
-EXPRESSIONS = Functions(
-    abs=te.abs, exp=te.exp, expm1=te.expm1, log1p=te.log1p, maximum=te.maximum, minimum=te.minimum,
-    normal_cdf=te.normal_cdf, select=te.select, sigmoid=te.sigmoid, tanh=te.tanh,
-)  # fmt: skip
+from weft.ops.formulas import ARRAYS, EXPRESSIONS, softplus
 
 Formula = Callable[..., Any]
 
@@ -87,13 +66,8 @@ def _leaky_relu(m: Any, c: Use, x: Any) -> Any:
     return m.select(x < 0, c.get("alpha", 0.01) * x, x)
 
 
-def _softplus(m: Any, c: Use, x: Any) -> Any:
-    """log(1 + exp(x)) without overflow."""
-    return m.maximum(x, 0.0) + m.log1p(m.exp(-m.abs(x)))
-
-
 def _mish(m: Any, c: Use, x: Any) -> Any:
-    return x * m.tanh(_softplus(m, c, x))
+    return x * m.tanh(softplus(m, x))
 
 
 def _selu(m: Any, c: Use, x: Any) -> Any:
@@ -136,7 +110,7 @@ activation("Relu", _relu, "float|signed", traits="cheap")
 activation("Selu", _selu)
 activation("Shrink", _shrink, "number", traits="")
 activation("Sigmoid", lambda m, c, x: m.sigmoid(x))
-activation("Softplus", _softplus)
+activation("Softplus", lambda m, c, x: softplus(m, x))
 activation("Softsign", lambda m, c, x: x / (1 + m.abs(x)))
 activation("Swish", _swish)
 activation("ThresholdedRelu", _thresholded_relu, traits="cheap")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from weft import te
-from weft.graph.ir import NUMPY_TYPES, Array, TensorType, Type, dtype_name
-from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.ops.activations_softmax import softmax_array, softmax_tensor
-from weft.ops.elementwise_support import element_type, wide, wide_type, widen
+from weft.graph.ir import Graph, TensorType, Type, Value
+from weft.graph.opspec import Infer
+from weft.graph.passes.fold import inlined
+from weft.ops.elementwise_support import element_type, wide_type
+from weft.ops.expansion import Builder, compose
 
 
 def _infer(c: Infer) -> Sequence[Type]:
@@ -25,59 +22,43 @@ def _infer(c: Infer) -> Sequence[Type]:
     return [TensorType(query.dtype, (*query.dims[:3], value.dims[3]))]
 
 
-def _precision(c: Use, dtype: str) -> str:
-    """The type of scores and probabilities, which the subgraphs see."""
-    return element_type(c, "softmax_precision", wide_type(dtype))
+def _attention(b: Builder, query: Value, key: Value, value: Value) -> Value:
+    """Two products with a softmax between; the subgraphs see scores and probabilities in `softmax_precision`."""
+    wide = wide_type(query.tensor.dtype)
+    precision = element_type(b.use, "softmax_precision", wide)
+    scale, size = b.get("scale"), b.dims(query)[3]
+    factor = float(scale) if scale is not None else 1 / math.sqrt(b.known(size))
+    products = _of_heads(b, b.cast(query, wide), b("Transpose", b.cast(key, wide), perm=[0, 1, 3, 2]))
+    scores = b.cast(b("Mul", products, b.constant(factor, wide)), precision)
+    shares = b("Softmax", _modified(b, "score_mod", scores), axis=-1)
+    shares = b.cast(_modified(b, "prob_mod", shares), wide_type(value.tensor.dtype))
+    return b.cast(_of_heads(b, shares, b.cast(value, shares.tensor.dtype)), query.tensor.dtype)
 
 
-def _scale(c: Use, size: int) -> float:
-    given = c.get("scale")
-    return float(given) if given is not None else 1 / math.sqrt(size)
+def _of_heads(b: Builder, x: Value, y: Value) -> Value:
+    """The product of x with y, whose heads neighbours share: rows of one matrix."""
+    heads, own = b.known(b.dims(x)[1]), b.known(b.dims(y)[1])
+    if heads == own:
+        return b("MatMul", x, y)
+    together = b("Reshape", x, b.constant([0, own, -1, 0], "int64"))
+    return b("Reshape", b("MatMul", together, y), b.constant([0, heads, -1, 0], "int64"))
 
 
-def _evaluate(c: Evaluate, query: Array, key: Array, value: Array) -> Array:
-    kind = NUMPY_TYPES[_precision(c, dtype_name(query.dtype))]
-    shared = query.shape[1] // key.shape[1]
-    k, v = (np.repeat(wide(x), shared, axis=1) for x in (key, value))
-    scores = ((wide(query) @ k.swapaxes(-1, -2)) * _scale(c, query.shape[3])).astype(kind)
-    if c.get("score_mod") is not None:
-        scores = c.run(c.get("score_mod"), [scores])[0]
-    shares = softmax_array(wide(scores), 3).astype(kind)
-    if c.get("prob_mod") is not None:
-        shares = c.run(c.get("prob_mod"), [shares])[0]
-    return np.asarray(wide(shares).astype(v.dtype) @ v).astype(query.dtype)
+def _modified(b: Builder, name: str, x: Value) -> Value:
+    """What a subgraph makes of a value, where there is one."""
+    body = b.get(name)
+    if not isinstance(body, Graph):
+        return x
+    made = Value(b.scope.names.fresh(f"{b.node.outputs[0].name}_{name}"), x.type)
+    b.scope.pending += inlined(b.node.replace(outputs=[made]), body, [x], b.scope)
+    return made
 
 
-def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor) -> te.Tensor | None:
-    if c.node.graphs:
-        return None  # what the subgraphs do is known to the host
-    batch, heads, queries, size = c.shape(0)
-    keys, shared = c.shape(1)[2], heads // c.shape(1)[1]
-    kind, scale = wide_type(_precision(c, query.dtype.name)), _scale(c, size)
-    inner, place = te.reduce_axis(size, name="d"), te.reduce_axis(keys, name="key")
-
-    def product(b: Any, h: Any, i: Any, j: Any) -> Any:
-        return te.sum(widen(query[b, h, i, inner]) * widen(key[b, h // shared, j, inner]), axis=inner)
-
-    products = te.compute((batch, heads, queries, keys), product, name="products")
-    scores = te.compute(products.shape, lambda *i: (products[i] * scale).astype(kind), name="scores")
-    shares = softmax_tensor(scores, 3, kind)
-    wide_kind = wide_type(value.dtype.name)
-
-    def weigh(b: Any, h: Any, i: Any, d: Any) -> Any:
-        return te.sum(shares[b, h, i, place].astype(wide_kind) * widen(value[b, h // shared, place, d]), axis=place)
-
-    total = te.compute(c.out_shape(), weigh, name="weighed")
-
-    return te.stage(c.out_shape(), lambda *i: total[i].astype(query.dtype), name="flex_attention")
-
-
-register(
+compose(
     "FlexAttention",
-    _infer,
-    _evaluate,
-    _compute,
-    "opaque",
+    _attention,
     domain="ai.onnx.preview",
+    infer=_infer,
     takes="Q:float[b _ q e], K:float[b h k e], V:float[b h k v]",
+    by_value=False,
 )

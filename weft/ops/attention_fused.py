@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -314,20 +315,22 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     values = te.compute((*around, rows, padded.value_size), given, name=named(VALUES))
     d = te.reduce_axis(depth, name="d")
     empty = int(c.get("empty_rows", 0))
+    whole = None if part else (*around, sizes.queries, sizes.keys)
+    masking = Masking(operands, steps if factor is None else steps[1:], limits, whole)
     if part:
-        steps = steps if factor is None else steps[1:]
         if narrow:
-            mixed, total = _narrow_in_parts(queries, keys, values, operands, steps, limits, part)
+            mixed, total = _narrow_in_parts(queries, keys, values, masking, part)
         else:
-            mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
+            mixed, total = _in_parts(queries, keys, values, masking, part, empty == 1)
         return _divided(c, sizes, mixed, total, empty, query.dtype)
     scores = te.compute(
         (*around, padded.queries, padded.keys),
         lambda b, h, i, j: te.sum(queries[b, h, i, d].astype(wide) * keys[b, h, j, d].astype(wide), axis=d),
         name=named(SCORES),
     )
-    whole = (*around, sizes.queries, sizes.keys)
-    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits, whole, named(MASKED))
+    masked = te.stage(
+        scores.shape, lambda b, h, i, j: masking.score(scores[b, h, i, j], (b, h, i, j)), name=named(MASKED)
+    )
     if divides_first:
         return _weighed(c, sizes, _shares(masked, empty, query.dtype), values)
     mixed, total = _mixed(masked, values, empty == 1)
@@ -353,63 +356,50 @@ def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty
     )
 
 
-def _masked(
-    scores: te.Tensor,
-    operands: Sequence[te.Tensor],
-    steps: Sequence[tuple[str, float]],
-    limits: Sequence[Any],
-    whole: Sequence[Any],
-    name: str,
-) -> te.Tensor:
-    """The scores after their steps; minus infinity for keys of the padding."""
-    return te.stage(
-        scores.shape,
-        lambda b, h, i, j: _stepped(scores[b, h, i, j], (b, h, i, j), operands, steps, limits, whole=whole),
-        name=name,
-    )
+@dataclass(frozen=True)
+class Masking:
+    """What is done to scores before the softmax: steps with their operands; keys of the padding are never seen."""
 
+    operands: Sequence[te.Tensor]
+    steps: Sequence[tuple[str, float]]
+    limits: Sequence[Any]
+    """Of queries and keys, beyond which the padding is; None: there is none."""
+    whole: Sequence[Any] | None = None
+    """The sizes of the scores, which operands broadcast to."""
 
-def _stepped(
-    made: Expr,
-    at: tuple[Any, Any, Any, Any],
-    operands: Sequence[te.Tensor],
-    steps: Sequence[tuple[str, float]],
-    limits: Sequence[Any],
-    unit: float = 1.0,
-    whole: Sequence[Any] | None = None,
-) -> Expr:
-    """The score of (batch, head, query, key) after its steps, in a unit: so much is 1. `whole` are sizes of scores."""
-    b, h, i, j = at
-    kind = made.dtype
-    minus = te.const(_MINUS, kind)
+    def score(self, made: Expr, at: Sequence[Any], unit: float = 1.0) -> Expr:
+        """The score of (batch, head, query, key) after its steps, in a unit: so much is 1."""
+        (b, h, i, j), steps, limits = at, self.steps, self.limits
+        kind = made.dtype
+        minus = te.const(_MINUS, kind)
 
-    def in_units(e: Expr) -> Expr:  # a power of a number that is so far below is 0 in any unit
-        return te.select(e > te.const(-_FAR, kind), e * te.const(unit, kind), e)
+        def in_units(e: Expr) -> Expr:  # a power of a number that is so far below is 0 in any unit
+            return te.select(e > te.const(-_FAR, kind), e * te.const(unit, kind), e)
 
-    if unit != 1 and (not steps or steps[0][0] != "scale"):
-        steps = [("scale", 1.0), *steps]
-    # Places of the padding read the operands of the last one: nobody reads what they give.
-    row = i if limits[0] is None else te.minimum(i, limits[0] - 1)
-    rest = iter(operands)
-    for at_step, (step, number) in enumerate(steps):
-        other = te.const(number * unit if abs(number) < _FAR else number, kind)
-        operand: Any = None if step in ALONE else next(rest)
-        if operand is not None and step != "until":
-            operand = te.broadcast_read(operand, (b, h, row, j), whole)
-        if step == "scale":
-            made = made * te.const(number * unit if at_step == 0 else number, kind)
-        elif step == "causal":
-            made = te.select(j <= i + int(number), made, minus)
-        elif step == "until":
-            end = index_expr(operand[b])
-            made = te.select(j < (end - (int(number) - 1 - i) if number else end), made, minus)
-        elif step == "add":
-            made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))
-        elif step == "allow":
-            made = made + te.select(operand, te.const(0, kind), minus)
-        else:
-            made = te.select(operand, made, other) if step == "keep" else te.select(operand, other, made)
-    return _inside((j,), limits[1:2], made, minus)
+        if unit != 1 and (not steps or steps[0][0] != "scale"):
+            steps = [("scale", 1.0), *steps]
+        # Places of the padding read the operands of the last one: nobody reads what they give.
+        row = i if limits[0] is None else te.minimum(i, limits[0] - 1)
+        rest = iter(self.operands)
+        for at_step, (step, number) in enumerate(steps):
+            other = te.const(number * unit if abs(number) < _FAR else number, kind)
+            operand: Any = None if step in ALONE else next(rest)
+            if operand is not None and step != "until":
+                operand = te.broadcast_read(operand, (b, h, row, j), self.whole)
+            if step == "scale":
+                made = made * te.const(number * unit if at_step == 0 else number, kind)
+            elif step == "causal":
+                made = te.select(j <= i + int(number), made, minus)
+            elif step == "until":
+                end = index_expr(operand[b])
+                made = te.select(j < (end - (int(number) - 1 - i) if number else end), made, minus)
+            elif step == "add":
+                made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))
+            elif step == "allow":
+                made = made + te.select(operand, te.const(0, kind), minus)
+            else:
+                made = te.select(operand, made, other) if step == "keep" else te.select(operand, other, made)
+        return _inside((j,), limits[1:2], made, minus)
 
 
 def _mixed(masked: te.Tensor, values: te.Tensor, zeros: bool) -> tuple[te.Tensor, te.Tensor]:
@@ -474,21 +464,14 @@ def _weighed(c: Compute, sizes: Sizes, shares: te.Tensor, values: te.Tensor) -> 
 
 
 def _in_parts(
-    queries: te.Tensor,
-    keys: te.Tensor,
-    values: te.Tensor,
-    operands: Sequence[te.Tensor],
-    steps: Sequence[tuple[str, float]],
-    limits: Sequence[Any],
-    part: int,
-    zeros: bool,
+    queries: te.Tensor, keys: te.Tensor, values: te.Tensor, masking: Masking, part: int, zeros: bool
 ) -> tuple[te.Tensor, te.Tensor]:
     """What `_mixed` gives, by parts of the keys; a part alone needs no sums over parts."""
     batch, heads, rows, _ = queries.shape
     count, width = (int_value(keys.shape[2]) or part) // part, values.shape[3]
     scores = _scores_in_parts(queries, keys, part)
     lowest = te.const(float(np.finfo(keys.dtype.name).min), keys.dtype)
-    masked = _masked_in_parts(scores, operands, steps, limits)
+    masked = _masked_in_parts(scores, masking)
     shape, j = scores.shape[:4], [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
     top = te.compute(shape, lambda *at: te.max(masked[(*at, j[0])], axis=j[0]), name=TOP)
 
@@ -527,39 +510,27 @@ def _scores_in_parts(queries: te.Tensor, keys: te.Tensor, part: int) -> te.Tenso
     )
 
 
-def _masked_in_parts(
-    scores: te.Tensor,
-    operands: Sequence[te.Tensor],
-    steps: Sequence[tuple[str, float]],
-    limits: Sequence[Any],
-    unit: float = 1.0,
-) -> te.Tensor:
+def _masked_in_parts(scores: te.Tensor, masking: Masking, unit: float = 1.0) -> te.Tensor:
     part = int_value(scores.shape[4]) or 1
     return te.stage(
         scores.shape,
-        lambda b, h, p, i, k: _stepped(scores[b, h, p, i, k], (b, h, i, p * part + k), operands, steps, limits, unit),
+        lambda b, h, p, i, k: masking.score(scores[b, h, p, i, k], (b, h, i, p * part + k), unit),
         name=MASKED,
     )
 
 
 def _narrow_in_parts(
-    queries: te.Tensor,
-    keys: te.Tensor,
-    values: te.Tensor,
-    operands: Sequence[te.Tensor],
-    steps: Sequence[tuple[str, float]],
-    limits: Sequence[Any],
-    part: int,
+    queries: te.Tensor, keys: te.Tensor, values: te.Tensor, masking: Masking, part: int
 ) -> tuple[te.Tensor, te.Tensor]:
     """The same of narrow operands: powers of two, of which multiplying by one number makes powers of e.
 
     A factor before steps that only hide keys is left to the powers: the top of a row is the same without it.
     """
-    kind, wide, unit = keys.dtype, "float32", math.log2(math.e)
+    kind, wide, unit, steps = keys.dtype, "float32", math.log2(math.e), masking.steps
     hiding = bool(steps) and steps[0][0] == "scale" and all(step in HIDING for step, _ in steps[1:])
     late = steps[0][1] * unit if hiding and 0 < steps[0][1] * unit <= 1 else None
     scores = _scores_in_parts(queries, keys, part)
-    masked = _masked_in_parts(scores, operands, *((steps[1:], limits) if late else (steps, limits, unit)))
+    masked = _masked_in_parts(scores, *((replace(masking, steps=steps[1:]),) if late else (masking, unit)))
     shape, j = scores.shape[:4], [te.reduce_axis(part, name=f"{name}_key") for name in ("top", "sum", "mix")]
     lowest = te.const(float(np.finfo(wide).min), wide)
 

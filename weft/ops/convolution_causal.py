@@ -13,7 +13,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import minus
 from weft.ops.convolution import accumulator, exact_type
 from weft.ops.elementwise_support import expect_shape
-from weft.ops.recurrent_activations import stable_sigmoid
+from weft.ops.formulas import sigmoid
 
 ACTIVATIONS = {"none": False, "": False, "silu": True, "swish": True}
 
@@ -52,7 +52,7 @@ def _evaluate(c: Evaluate, x: Array, w: Array, bias: Any = None, past: Any = Non
     if bias is not None:
         total = total + bias.astype(wide)[None, :, None]
     if _gated(c):
-        total = total * stable_sigmoid(total)
+        total = total * sigmoid(total)
     return total.astype(x.dtype), np.ascontiguousarray(whole[:, :, whole.shape[2] - (kernel - 1) :])
 
 

@@ -7,7 +7,6 @@ does NaN, of which the standard says nothing: it is no place in the input, and n
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -20,6 +19,8 @@ from weft.graph.opspec import Compute, Evaluate, Infer, register
 from weft.ops.convolution import accumulator, add_channel, exact_type, finish, infer_convolution, kernel_sizes
 from weft.ops.convolution_window import Window, kernel_axes
 from weft.ops.elementwise_support import expect_shape
+from weft.ops.formulas import ARRAYS, EXPRESSIONS
+from weft.ops.sampling import Sampling
 
 
 def _infer(c: Infer) -> list[Type]:
@@ -45,33 +46,20 @@ def _sample_arrays(x: Array, offset: Array, window: Window, groups: int) -> Arra
     """Samples (batch, channel, kernel…, out…) of the input."""
     batch, channels, sizes = x.shape[0], x.shape[1], x.shape[2:]
     rank, kernel, outs = len(sizes), window.kernel, offset.shape[2:]
-    moves = offset.reshape(batch, groups, *kernel, rank, *outs)
-    lows, parts = [], []
+    moves = offset.reshape(batch, groups, 1, *kernel, rank, *outs)
+    places = []
     for axis, (before, _) in enumerate(window.padding(sizes)):
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = kernel[axis], outs[axis]
         base = np.arange(kernel[axis])[:, None] * window.dilations[axis]
         base = base + np.arange(outs[axis])[None, :] * window.strides[axis] - before
-        place = base.reshape(shape) + moves.take(axis, axis=2 + rank)
-        low = np.floor(place)
-        lows.append(low)
-        parts.append((place - low).astype(x.dtype))
-    planes = x.reshape(batch, groups, channels // groups, -1)
-    made = np.zeros((batch, groups, channels // groups, *kernel, *outs), x.dtype)
-    for corner in itertools.product((0, 1), repeat=rank) if planes.size else ():
-        flat = np.zeros(lows[0].shape, np.int64)
-        share, inside = np.ones(lows[0].shape, x.dtype), np.ones(lows[0].shape, bool)
-        for axis, step in enumerate(corner):
-            at = lows[axis] + step
-            here = (at >= 0) & (at < sizes[axis])
-            share, inside = share * (parts[axis] if step else 1 - parts[axis]), inside & here
-            flat = flat * sizes[axis] + np.where(here, at, 0).astype(np.int64)
-        index = np.broadcast_to(
-            flat.reshape(batch, groups, 1, -1), (batch, groups, channels // groups, math.prod(flat.shape[2:]))
-        )
-        value = np.take_along_axis(planes, index, axis=3).reshape(made.shape) * share[:, :, None]
-        made += np.where(inside[:, :, None], value, 0)  # nowhere, the share or what is read in its stead may be NaN
-    return made.reshape(batch, channels, *kernel, *outs)
+        places.append(base.reshape(shape).astype(x.dtype) + moves.take(axis, axis=3 + rank))
+    planes = x.reshape(batch, groups, channels // groups, *sizes)
+    if not planes.size:
+        return np.zeros((batch, channels, *kernel, *outs), x.dtype)
+    outer = [one.reshape(*one.shape, *[1] * (2 * rank)) for one in np.ogrid[:batch, :groups, : channels // groups]]
+    made = Sampling().blend(ARRAYS, lambda *at: planes[(*outer, *at)], places, sizes)
+    return np.asarray(made.reshape(batch, channels, *kernel, *outs))
 
 
 def _evaluate(c: Evaluate, x: Array, w: Array, offset: Array, bias: Any = None, mask: Any = None) -> Array:
@@ -102,25 +90,11 @@ def _sample_tensors(c: Compute, x: te.Tensor, offset: te.Tensor, mask: Any, wind
         for k, size in zip(ks, window.kernel):
             number = number * size + k
         number = (ch // per_group) * taps + number
-        lows, parts = [], []
+        places = []
         for axis in range(rank):
             base = os[axis] * window.strides[axis] + ks[axis] * window.dilations[axis] - before[axis]
-            place = base.astype(kind) + offset[(n, number * rank + axis, *os)].astype(kind)
-            low = te.floor(place)
-            lows.append(low)
-            parts.append(place - low)
-        total: Expr = te.const(0.0, kind)
-        for corner in itertools.product((0, 1), repeat=rank):
-            share: Expr = te.const(1.0, kind)
-            read, inside = [], []
-            for axis, step in enumerate(corner):
-                there = lows[axis] + te.const(float(step), kind)
-                last = te.const(float(sizes[2 + axis] - 1), kind)
-                inside += [there >= te.const(0.0, kind), there <= last]
-                read.append(te.clip(there.astype("int64"), 0, sizes[2 + axis] - 1))
-                share = share * (parts[axis] if step else te.const(1.0, kind) - parts[axis])
-            value = x[(n, ch, *read)].astype(kind) * share
-            total = total + te.if_then_else(te.all(*inside), value, te.const(0.0, kind))
+            places.append(base.astype(kind) + offset[(n, number * rank + axis, *os)].astype(kind))
+        total: Expr = Sampling().blend(EXPRESSIONS, lambda *at: x[(n, ch, *at)].astype(kind), places, sizes[2:])
         return total if mask is None else total * mask[(n, number, *os)].astype(kind)
 
     return te.stage((*sizes[:2], *window.kernel, *outs), lambda n, ch, *at: body(n, ch, *at), name="samples")

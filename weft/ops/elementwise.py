@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +15,9 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import broadcast
 from weft.ops.casts import float_to_integer
 from weft.ops.elementwise_support import elementwise, expect_one_element, infer_same, number, read, wide
+from weft.ops.formulas import erf
 
 # ------------------------------------------------------------------------------------------------------- one input
-
-
-def erf(x: Array) -> Array:
-    """The error function of an array, exact to its type."""
-    made = np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else np.zeros(x.shape)
-    return np.asarray(made, x.dtype)
 
 
 _UNARY_FLOAT: dict[str, tuple[Callable[..., Any], Callable[[Any], Expr]]] = {
@@ -87,9 +81,9 @@ def _modulo_expression(c: Use, a: Expr, b: Expr) -> Expr:
     return te.truncmod(a, b) if c.get("fmod", 0) else a % b
 
 
-elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number", traits="cheap")
+elementwise("Add", lambda c, a, b: a + b, lambda c, a, b: a + b, types="number", traits="cheap commutes")
 elementwise("Sub", lambda c, a, b: a - b, lambda c, a, b: a - b, types="number", traits="cheap")
-elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number", traits="cheap")
+elementwise("Mul", lambda c, a, b: a * b, lambda c, a, b: a * b, types="number", traits="cheap commutes")
 elementwise("Div", _divide, _divide_expression, types="number", traits="traps")
 elementwise("Mod", _modulo, _modulo_expression, types="number", traits="traps")
 

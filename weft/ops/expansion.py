@@ -152,7 +152,8 @@ def compose(
         return (list(found) if isinstance(found, (tuple, list)) else [found])[: max(b.output_count, 1)]
 
     def expand(node: Node, scope: Scope) -> Replacement:
-        if any(v is not None and not isinstance(v.type, TensorType) for v in node.inputs):
+        is_other = (node.op, node.domain) != (name, domain)  # inside a subgraph
+        if is_other or any(v is not None and not isinstance(v.type, TensorType) for v in node.inputs):
             return None
         b = Builder(node, scope)
         try:

@@ -10,11 +10,12 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, TensorType, Type, dtype_name
+from weft.graph.ir import Array, TensorType, Type, Value, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import Shape, unknown_dim
 from weft.ops.casts import cast_array
 from weft.ops.elementwise_support import element_type, expect_one_element, wide, wide_type
+from weft.ops.expansion import Builder, Unexpanded, compose
 
 # --------------------------------------------------------------------------------------------------------- Constant
 
@@ -211,29 +212,22 @@ def _infer_window(c: Infer) -> Sequence[Type]:
     return [TensorType(element_type(c, "output_datatype", "float32"), (size,))]
 
 
-def _register_window(name: str, weights: tuple[float, ...]) -> None:
-    def evaluate(c: Evaluate, size: Array) -> Array:
-        count = int(size.reshape(-1)[0])
-        angle = np.arange(count) * (2 * math.pi / _window_period(c, count))
-        made = sum(weight * np.cos(order * angle) for order, weight in enumerate(weights))
-        return cast_array(np.asarray(made, np.float64), element_type(c, "output_datatype", "float32"))
+def _window(weights: tuple[float, ...]) -> Callable[..., Value]:
+    def body(b: Builder, size: Value) -> Value:
+        """A constant, once its size is known."""
+        known = b.scope.constant(size)
+        if known is None:
+            raise Unexpanded
+        count = int(known.reshape(-1)[0])
+        angle = np.arange(count) * (2 * math.pi / _window_period(b.use, count))
+        made = sum((weight * np.cos(order * angle) for order, weight in enumerate(weights)), np.zeros(count))
+        return b.constant(cast_array(made, element_type(b.use, "output_datatype", "float32")), None)
 
-    def compute(c: Compute, size: te.Tensor | None) -> te.Tensor:
-        step = 2 * math.pi / _window_period(c, c.out_shape()[0])
-
-        def body(place: Any) -> Expr:
-            made: Expr = te.const(weights[0], "float64")
-            for order, weight in enumerate(weights[1:], 1):
-                made = made + weight * te.cos(place.astype("float64") * (order * step))
-            return made.astype(c.outputs[0].dtype)
-
-        return te.stage(c.out_shape(), body, name=name.lower())
-
-    register(name, _infer_window, evaluate, compute, "injective", shape_inputs=(0,), takes="size:int[]|[1]")
+    return body
 
 
 for _name, _weights in _WINDOWS.items():
-    _register_window(_name, _weights)
+    compose(_name, _window(_weights), (0,), infer=_infer_window, takes="size:int[]|[1]")
 
 
 # -------------------------------------------------------------------------------------------------- MelWeightMatrix

@@ -8,11 +8,12 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, Dim, TensorType, Type
+from weft.graph.ir import Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
-from weft.graph.signature import Points, Within
+from weft.graph.signature import ELEMENTS, Points, Within
 from weft.graph.steps import elements_of
+from weft.ops.expansion import Builder, Unexpanded, compose
 from weft.ops.movement_indices import axis_of, choose, counted_index, fill, output_type, reshape_read, with_dim
 
 
@@ -185,35 +186,26 @@ def _one_hot_infer(c: Infer) -> list[Type]:
     return [TensorType(values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))]
 
 
-def _one_hot(c: Evaluate, indices: Array, depth: Array, values: Array) -> Array:
-    size, axis = _depth(c, depth), _hot_axis(c, indices.ndim)
-    at = np.expand_dims(indices, axis)
-    at = np.where(at < 0, at + size, at) if indices.dtype.kind != "u" else at
-    place = np.arange(size).reshape([-1 if k == axis else 1 for k in range(indices.ndim + 1)])
-    return np.asarray(np.where(at == place, values[1], values[0])).astype(values.dtype, copy=False)
+def _one_hot(b: Builder, indices: Value, depth: Value, values: Value) -> Value:
+    """One of two values: the second where an index, counted from either end, is the place."""
+    known, rank = b.scope.constant(depth), len(b.dims(indices))
+    if known is None:
+        raise Unexpanded
+    size, axis, kind = _depth(b.use, known), _hot_axis(b.use, rank), indices.tensor.dtype
+    exact = "float64" if kind in ELEMENTS["float"] else "int64"
+    at = b("Unsqueeze", b.cast(indices, exact), b.constant([axis], "int64"))
+    if kind not in ELEMENTS["unsigned"]:
+        at = b("Where", b("Less", at, b.constant(0, exact)), b("Add", at, b.constant(size, exact)), at)
+    places = b.constant(np.arange(size).reshape(-1, *[1] * (rank - axis)), exact)
+    off, on = (b("Gather", values, b.constant(which, "int64"), axis=0) for which in (0, 1))
+    return b("Where", b("Equal", at, places), on, off)
 
 
-def _one_hot_compute(c: Compute, indices: te.Tensor, depth: Any, values: te.Tensor) -> Any:
-    axis = _hot_axis(c, indices.ndim)
-    size = c.out_shape()[axis]
-
-    def read(*i: Any) -> Expr:
-        index = indices[(*i[:axis], *i[axis + 1 :])]
-        at = index if index.dtype.is_float else index_expr(index)
-        place = i[axis].astype(at.dtype) if index.dtype.is_float else i[axis]
-        hot = te.equal(te.select(at < 0, at + size, at), place)
-        return te.select(hot, values[1], values[0])
-
-    return te.compute(c.out_shape(), read, name="one_hot")
-
-
-register(
+compose(
     "OneHot",
-    _one_hot_infer,
     _one_hot,
-    _one_hot_compute,
-    "injective",
-    shape_inputs=(1,),
+    (1,),
+    infer=_one_hot_infer,
     takes="indices:number, depth:number[]|[1], values[2]",
     traits="cheap grows",
 )

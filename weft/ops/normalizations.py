@@ -15,7 +15,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.shapes import normal_axes, normal_axis, product
+from weft.graph.shapes import normal_axis, product
 from weft.graph.signature import Between, OneOf
 from weft.ops.elementwise_support import (
     element_type,
@@ -81,6 +81,15 @@ def _mean_square(
 
 def _inverse_root(epsilon: float) -> Callable[[Expr], Expr]:
     return lambda value: 1 / te.sqrt(value + epsilon)
+
+
+def _standard_tensor(
+    x: te.Tensor, shape: Sequence[Dim], axes: Sequence[int], epsilon: float
+) -> tuple[Callable[..., Expr], te.Tensor, te.Tensor]:
+    """What makes a standard element of a value and its place without the axes; the mean; 1 over the deviation."""
+    mean = _mean_tensor(x, shape, axes)
+    inverse = _mean_square(x, shape, axes, mean, _inverse_root(epsilon))
+    return lambda value, at: _apart(value, mean[at], _count(shape, axes)) * inverse[at], mean, inverse
 
 
 # ------------------------------------------------------------------------------------------------ BatchNormalization
@@ -171,14 +180,8 @@ def _scaled(c: Compute, x: te.Tensor, standard: Callable[..., Expr], scale: te.T
 def _compute_instance(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) -> te.Tensor:
     shape = c.dims(0)
     axes = tuple(range(2, len(shape)))
-    mean = _mean_tensor(x, shape, axes)
-    inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
-
-    def standard(*i: Any) -> Expr:
-        apart = _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes))
-        return apart * inverse[_outer(i, axes)]
-
-    return _scaled(c, x, standard, scale, bias)
+    standard, _, _ = _standard_tensor(x, shape, axes, c.get("epsilon", 1e-5))
+    return _scaled(c, x, lambda *i: standard(widen(x[i]), _outer(i, axes)), scale, bias)
 
 
 register(
@@ -213,15 +216,9 @@ def _compute_group(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor) 
     width = channels // groups
     shape, axes = (batch, groups, width, *space), tuple(range(2, 3 + len(space)))
     grouped = te.compute(shape, lambda n, g, k, *s: widen(x[(n, g * width + k, *s)]), name="grouped")
-    mean = _mean_tensor(grouped, shape, axes)
-    inverse = _mean_square(grouped, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
+    standard, _, _ = _standard_tensor(grouped, shape, axes, c.get("epsilon", 1e-5))
     zeros = (0,) * (1 + len(space))
-
-    def standard(*i: Any) -> Expr:
-        at = (i[0], i[1] // width, *zeros)
-        return _apart(widen(x[i]), mean[at], _count(shape, axes)) * inverse[at]
-
-    return _scaled(c, x, standard, scale, bias)
+    return _scaled(c, x, lambda *i: standard(widen(x[i]), (i[0], i[1] // width, *zeros)), scale, bias)
 
 
 register(
@@ -238,44 +235,15 @@ _TINY = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""
 
 
-def _mvn_axes(c: Use, rank: int) -> tuple[int, ...]:
-    return normal_axes(c.get("axes", [0, 2, 3]), rank, c.error)
+def _mean_variance(b: Builder, x: Value) -> Value:
+    """The distance from the mean over the deviation."""
+    data, axes = b.cast(x, wide_type(x.tensor.dtype)), b.constant(b.get("axes", [0, 2, 3]), "int64")
+    apart = b("Sub", data, b("ReduceMean", data, axes, keepdims=1))
+    deviation = b("Sqrt", b("ReduceMean", b("Mul", apart, apart), axes, keepdims=1))
+    return b.cast(b("Div", apart, b("Add", deviation, b.constant(_TINY, data.tensor.dtype))), x.tensor.dtype)
 
 
-def _mean_variance(c: Evaluate, x: Array) -> Array:
-    data, axes = wide(x), _mvn_axes(c, x.ndim)
-    apart = data - mean_array(data, axes, True)
-    deviation = np.sqrt(mean_array(np.square(apart), axes, True))
-    return np.asarray(apart / (deviation + data.dtype.type(_TINY))).astype(x.dtype)
-
-
-def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
-    shape = c.dims(0)
-    axes = _mvn_axes(c, len(shape))
-    mean = _mean_tensor(x, shape, axes)
-    deviation = _mean_square(x, shape, axes, mean, lambda v: te.sqrt(v) + _TINY)
-
-    def body(*i: Any) -> Expr:
-        return _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) / deviation[_outer(i, axes)]
-
-    return te.stage(shape, body, name="normalized", dtype=x.dtype)
-
-
-def _infer_mean_variance(c: Infer) -> Sequence[Type]:
-    kind = c.tensor(0)
-    if kind.shape is not None:
-        _mvn_axes(c, kind.rank)
-    return [kind]
-
-
-register(
-    "MeanVarianceNormalization",
-    _infer_mean_variance,
-    _mean_variance,
-    _compute_mean_variance,
-    "reduction",
-    takes="X:float",
-)
+compose("MeanVarianceNormalization", _mean_variance, takes="X:float")
 
 
 # ------------------------------------------------------------------------------------------ layer, root mean square
@@ -308,11 +276,10 @@ def _layer(c: Evaluate, x: Array, scale: Array, bias: Array | None = None) -> An
 def _compute_layer(c: Compute, x: te.Tensor, scale: te.Tensor, bias: te.Tensor | None = None) -> Any:
     shape = c.dims(0)
     axes, kind = _inner_axes(c, len(shape)), wide_type(x.dtype.name)
-    mean = _mean_tensor(x, shape, axes)
-    inverse = _mean_square(x, shape, axes, mean, _inverse_root(c.get("epsilon", 1e-5)))
+    standard, mean, inverse = _standard_tensor(x, shape, axes, c.get("epsilon", 1e-5))
 
     def body(*i: Any) -> Expr:
-        value = _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) * inverse[_outer(i, axes)]
+        value = standard(widen(x[i]), _outer(i, axes))
         value = value * te.broadcast_read(scale, i, shape).astype(kind)
         return value if bias is None else value + te.broadcast_read(bias, i, shape).astype(kind)
 

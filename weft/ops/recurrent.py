@@ -15,7 +15,8 @@ from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Evaluate, Infer, Use, register
 from weft.graph.signature import OneOf, Relation, SameSize
 from weft.ops.convolution import exact_type, result_type
-from weft.ops.recurrent_activations import Activation, read_activations
+from weft.ops.formulas import ARRAYS
+from weft.ops.recurrent_activations import Activation, gru_hidden, lstm_hidden, lstm_memory, read_activations
 from weft.ops.recurrent_compute import compute_gru, compute_lstm, compute_rnn
 
 Step = Callable[..., tuple[Array, ...]]
@@ -103,21 +104,16 @@ class Cell:
         """An activation of this direction, after the clip."""
         if self.clip is not None:
             x = np.clip(x, -self.clip, self.clip)
-        return np.asarray(self.activations[which].array(x)).astype(x.dtype)
+        return np.asarray(self.activations[which](ARRAYS, x)).astype(x.dtype)
 
 
 def _lstm_step(cell: Cell, couple: bool) -> Step:
-    def step(gates: Array, h: Array, cs: Array) -> tuple[Array, ...]:
+    peepholes = None if cell.p is None else np.split(cell.p, 3)
+
+    def step(gates: Array, h: Array, old: Array) -> tuple[Array, ...]:
         i, o, f, g = np.split(gates + cell.recur(h) + cell.rb, 4, axis=-1)
-        if cell.p is not None:
-            pi, _, pf = np.split(cell.p, 3)
-            i, f = i + pi * cs, f + pf * cs
-        i = cell.apply(0, i)
-        f = 1 - i if couple else cell.apply(0, f)
-        cs = f * cs + i * cell.apply(1, g)
-        if cell.p is not None:
-            o = o + np.split(cell.p, 3)[1] * cs
-        return cell.apply(0, o) * cell.apply(2, cs), cs
+        memory = lstm_memory(cell.apply, (i, f, g), old, peepholes, couple)
+        return lstm_hidden(cell.apply, o, memory, peepholes), memory
 
     return step
 
@@ -132,7 +128,7 @@ def _gru_step(cell: Cell, linear_before_reset: bool) -> Step:
             inner = r * (h @ cell.r[size:].T + cell.rb[size:])
         else:
             inner = (r * h) @ cell.r[size:].T + cell.rb[size:]
-        return ((1 - z) * cell.apply(1, gates[:, size:] + inner) + z * h,)
+        return (gru_hidden(cell.apply, z, gates[:, size:] + inner, h),)
 
     return step
 
@@ -225,40 +221,21 @@ STATES: tuple[Relation, ...] = (
 )
 """Lengths and first states: one for each sequence (and direction), which stand in another order with layout 1."""
 
-register(
-    "LSTM",
-    _infer,
-    _evaluate,
-    compute_lstm,
-    "opaque",
-    takes="X:float[_ _ i], W:float[d 4*@hidden_size i], R:float[d 4*@hidden_size @hidden_size], "
-    "B:float[d 8*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?, "
-    "initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?",
-    requires=STATES,
-    traits="recurrent heavy optional_outputs",
-    multiplies=3,
-)
-register(
-    "GRU",
-    _infer,
-    _evaluate,
-    compute_gru,
-    "opaque",
-    takes="X:float[_ _ i], W:float[d 3*@hidden_size i], R:float[d 3*@hidden_size @hidden_size], "
-    "B:float[d 6*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?",
-    requires=STATES,
-    traits="recurrent heavy optional_outputs",
-    multiplies=3,
-)
-register(
-    "RNN",
-    _infer,
-    _evaluate,
-    compute_rnn,
-    "opaque",
-    takes="X:float[_ _ i], W:float[d @hidden_size i], R:float[d @hidden_size @hidden_size], "
-    "B:float[d 2*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?",
-    requires=STATES,
-    traits="recurrent heavy optional_outputs",
-    multiplies=3,
-)
+for _name, _compute, _more in (
+    ("LSTM", compute_lstm, ", initial_c:float[_ _ @hidden_size]?, P:float[d 3*@hidden_size]?"),
+    ("GRU", compute_gru, ""),
+    ("RNN", compute_rnn, ""),
+):
+    _gates = GATES[_name]
+    register(
+        _name,
+        _infer,
+        _evaluate,
+        _compute,
+        "opaque",
+        takes=f"X:float[_ _ i], W:float[d {_gates}*@hidden_size i], R:float[d {_gates}*@hidden_size @hidden_size], "
+        f"B:float[d {2 * _gates}*@hidden_size]?, sequence_lens:int[b]?, initial_h:float[_ _ @hidden_size]?{_more}",
+        requires=STATES,
+        traits="recurrent heavy optional_outputs",
+        multiplies=3,
+    )

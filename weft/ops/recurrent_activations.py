@@ -1,19 +1,12 @@
-"""The activation functions that LSTM, GRU and RNN can be given by name, on arrays and in tensor expressions."""
+"""The cells of LSTM and GRU and the activation functions that they can be given by name: formulas (`formulas.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from weft import te
-from weft.expr.nodes import Expr
-from weft.graph.ir import Array
 from weft.graph.opspec import Use
-
-ArrayFunction = Callable[[Array, float, float], Any]
-TensorFunction = Callable[[Expr, Expr, Expr], Expr]
+from weft.ops.formulas import Functions, softplus
 
 DEFAULTS = {
     "affine": (1.0, 0.0),
@@ -34,45 +27,44 @@ USUAL = {
 }
 
 
-def stable_sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), which does not overflow for large negative x."""
-    small = np.exp(-np.abs(x))
-    return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
-
-
-def _zero(x: Expr) -> Expr:
-    return te.const(0.0, x.dtype)
-
-
-def _softplus(x: Expr) -> Expr:
-    return te.maximum(x, _zero(x)) + te.log1p(te.exp(-te.abs(x)))
-
-
-FUNCTIONS: dict[str, tuple[ArrayFunction, TensorFunction]] = {
-    "relu": (lambda x, a, b: np.maximum(x, 0), lambda x, a, b: te.relu(x)),
-    "tanh": (lambda x, a, b: np.tanh(x), lambda x, a, b: te.tanh(x)),
-    "sigmoid": (lambda x, a, b: stable_sigmoid(x), lambda x, a, b: te.sigmoid(x)),
-    "affine": (lambda x, a, b: a * x + b, lambda x, a, b: a * x + b),
-    "leakyrelu": (
-        lambda x, a, b: np.where(x >= 0, x, a * x),
-        lambda x, a, b: te.if_then_else(x >= _zero(x), x, a * x),
-    ),
-    "thresholdedrelu": (
-        lambda x, a, b: np.where(x >= a, x, 0),
-        lambda x, a, b: te.if_then_else(x >= a, x, _zero(x)),
-    ),
-    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), lambda x, a, b: a * te.tanh(b * x)),
-    "hardsigmoid": (
-        lambda x, a, b: np.clip(a * x + b, 0, 1),
-        lambda x, a, b: te.clip(a * x + b, _zero(x), te.const(1.0, x.dtype)),
-    ),
-    "elu": (
-        lambda x, a, b: np.where(x >= 0, x, a * np.expm1(np.minimum(x, 0))),
-        lambda x, a, b: te.if_then_else(x >= _zero(x), x, a * te.expm1(x)),
-    ),
-    "softsign": (lambda x, a, b: x / (1 + np.abs(x)), lambda x, a, b: x / (te.const(1.0, x.dtype) + te.abs(x))),
-    "softplus": (lambda x, a, b: np.logaddexp(0, x), lambda x, a, b: _softplus(x)),
+FUNCTIONS: dict[str, Callable[[Functions, Any, float, float], Any]] = {
+    "relu": lambda m, x, a, b: m.maximum(x, 0.0),
+    "tanh": lambda m, x, a, b: m.tanh(x),
+    "sigmoid": lambda m, x, a, b: m.sigmoid(x),
+    "affine": lambda m, x, a, b: a * x + b,
+    "leakyrelu": lambda m, x, a, b: m.select(x >= 0, x, a * x),
+    "thresholdedrelu": lambda m, x, a, b: m.select(x >= a, x, 0.0),
+    "scaledtanh": lambda m, x, a, b: a * m.tanh(b * x),
+    "hardsigmoid": lambda m, x, a, b: m.clip(a * x + b, 0.0, 1.0),
+    "elu": lambda m, x, a, b: m.select(x >= 0, x, a * m.expm1(m.minimum(x, 0.0))),
+    "softsign": lambda m, x, a, b: x / (1 + m.abs(x)),
+    "softplus": lambda m, x, a, b: softplus(m, x),
 }
+"""Each of (functions, x, alpha, beta)."""
+
+
+Apply = Callable[[int, Any], Any]
+"""One of a direction's activations, by its number, of a gate."""
+
+
+def lstm_memory(apply: Apply, gates: Sequence[Any], old: Any, peepholes: Sequence[Any] | None, couple: bool) -> Any:
+    """The new memory of an LSTM, from its gates in, forget and new; the forget gate may be coupled to the first."""
+    i, f, g = gates
+    if peepholes is not None:
+        i, f = i + peepholes[0] * old, f + peepholes[2] * old
+    i = apply(0, i)
+    f = 1 - i if couple else apply(0, f)
+    return f * old + i * apply(1, g)
+
+
+def lstm_hidden(apply: Apply, o: Any, memory: Any, peepholes: Sequence[Any] | None) -> Any:
+    """The new hidden state of an LSTM, from its gate out."""
+    return apply(0, o if peepholes is None else o + peepholes[1] * memory) * apply(2, memory)
+
+
+def gru_hidden(apply: Apply, update: Any, new: Any, old: Any) -> Any:
+    """The new hidden state of a GRU; the update gate is activated, the new state is not."""
+    return (1 - update) * apply(1, new) + update * old
 
 
 class Activation:
@@ -83,13 +75,9 @@ class Activation:
     def __init__(self, name: str, alpha: float, beta: float) -> None:
         self.name, self.alpha, self.beta = name, alpha, beta
 
-    def array(self, x: Array) -> Any:
-        """The function of an array."""
-        return FUNCTIONS[self.name][0](x, self.alpha, self.beta)
-
-    def tensor(self, x: Expr) -> Expr:
-        """The function of an element."""
-        return FUNCTIONS[self.name][1](x, te.const(self.alpha, x.dtype), te.const(self.beta, x.dtype))
+    def __call__(self, m: Functions, x: Any) -> Any:
+        """The function of an array, or of an element."""
+        return FUNCTIONS[self.name](m, x, self.alpha, self.beta)
 
 
 def read_activations(use: Use, directions: int, each: int) -> list[list[Activation]]:

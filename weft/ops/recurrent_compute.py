@@ -17,7 +17,8 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.opspec import Compute
 from weft.ops.convolution import accumulator, wide_product
-from weft.ops.recurrent_activations import Activation, read_activations
+from weft.ops.formulas import EXPRESSIONS
+from weft.ops.recurrent_activations import Activation, gru_hidden, lstm_hidden, lstm_memory, read_activations
 
 Tensors = Sequence[te.Tensor | None]
 NAMES = {4: "lstm", 3: "gru", 1: "rnn"}
@@ -141,8 +142,9 @@ class Direction:
     def apply(self, which: int, x: Expr) -> Expr:
         """An activation of this direction, after the clip."""
         if self.clip is not None:
-            x = te.clip(x, te.const(-float(self.clip), self.kind), te.const(float(self.clip), self.kind))
-        return self.functions[which].tensor(x)
+            x = te.clip(x, -float(self.clip), float(self.clip))
+        made: Expr = self.functions[which](EXPRESSIONS, x)
+        return made
 
     def hold(self, t: Expr, b: Expr, new: Expr, old: Expr) -> Expr:
         """The new state while the sequence lasts, then the old one."""
@@ -165,26 +167,17 @@ def lstm_direction(c: Compute, way: Direction) -> list[te.Tensor]:
     def gate(t: Expr, b: Expr, g: int, j: Expr) -> Expr:
         return way.read(projection, t, b, g, j) + product[t, b, g * hidden + j]
 
-    def peep(part: int, j: Expr) -> Expr:
-        assert p is not None
-        return p[d, part * hidden + j].astype(way.kind)
+    def peepholes(j: Expr) -> list[Expr] | None:
+        return None if p is None else [p[d, part * hidden + j].astype(way.kind) for part in range(3)]
 
-    def cell(t: Expr, b: Expr, j: Expr) -> Expr:
-        old = s[t - 1, b, j]
-        i, f = gate(t, b, 0, j), gate(t, b, 2, j)
-        if p is not None:
-            i, f = i + peep(0, j) * old, f + peep(2, j) * old
-        i = way.apply(0, i)
-        f = te.const(1.0, way.kind) - i if couple else way.apply(0, f)
-        return way.hold(t, b, f * old + i * way.apply(1, gate(t, b, 3, j)), old)
+    def memory(t: Expr, b: Expr, j: Expr) -> Expr:
+        gates, old = [gate(t, b, g, j) for g in (0, 2, 3)], s[t - 1, b, j]
+        return way.hold(t, b, lstm_memory(way.apply, gates, old, peepholes(j), couple), old)
 
-    s_next = te.compute(way.shape, lambda t, b, j: cell(t, b, j), name="c_next")
+    s_next = te.compute(way.shape, lambda t, b, j: memory(t, b, j), name="c_next")
 
     def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
-        o = gate(t, b, 1, j)
-        if p is not None:
-            o = o + peep(1, j) * s_next[t, b, j]
-        new = way.apply(0, o) * way.apply(2, s_next[t, b, j])
+        new = lstm_hidden(way.apply, gate(t, b, 1, j), s_next[t, b, j], peepholes(j))
         return way.hold(t, b, new.astype(str(h.dtype)), h[t - 1, b, j])
 
     h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
@@ -218,8 +211,8 @@ def _gru(c: Compute, way: Direction) -> list[te.Tensor]:
 
     def hidden_state(t: Expr, b: Expr, j: Expr) -> Expr:
         z, old = gate(t, b, 0, j), h[t - 1, b, j]
-        new = way.apply(1, way.read(projection, t, b, 2, j) + inner(t, b, j))
-        return way.hold(t, b, (te.const(1.0, way.kind) - z) * new + z * old, old)
+        new = gru_hidden(way.apply, z, way.read(projection, t, b, 2, j) + inner(t, b, j), old)
+        return way.hold(t, b, new, old)
 
     h_next = te.compute(way.shape, lambda t, b, j: hidden_state(t, b, j), name="h_next")
     return list(way.scan([h_first], [h_next], [h], rows))

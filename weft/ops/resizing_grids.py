@@ -16,9 +16,10 @@ from weft.graph.ir import Array, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.ops.elementwise_support import expect_shape, wide_type
 from weft.ops.expansion import Builder, Unexpanded, compose
+from weft.ops.formulas import ARRAYS, EXPRESSIONS, Functions
 from weft.ops.movement_indices import integers, length_of, output_type, unknown_shape
+from weft.ops.sampling import Sampling
 
-CUBIC = -0.75
 FAR = float(1 << 30)
 """Coordinates are held within this distance, so that every index derived from them fits."""
 
@@ -84,33 +85,14 @@ compose(
 # ------------------------------------------------------------------------------------------------------ GridSample
 
 
-class Sampling:
-    """The attributes of a GridSample."""
-
-    __slots__ = ("mode", "padding", "aligned")
-
-    def __init__(self, c: Use) -> None:
-        mode = str(c.get("mode", "linear"))
-        self.mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-        self.padding = str(c.get("padding_mode", "zeros"))
-        self.aligned = bool(c.get("align_corners", 0))
-        if self.mode not in ("linear", "nearest", "cubic"):
-            raise c.error(f"unknown mode {mode!r}")
-        if self.padding not in ("zeros", "border", "reflection"):
-            raise c.error(f"unknown padding_mode {self.padding!r}")
-
-    def border(self, size: int) -> tuple[float, float]:
-        """The coordinates between which a dimension lies."""
-        return (0.0, size - 1.0) if self.aligned else (-0.5, size - 0.5)
-
-    def line(self, size: int) -> tuple[float, float]:
-        """Slope and offset that take a coordinate in -1 … 1 to one in elements."""
-        return ((size - 1) / 2, (size - 1) / 2) if self.aligned else (size / 2, (size - 1) / 2)
-
-    @property
-    def taps(self) -> range:
-        """The neighbours that a sample reads, relative to the element at or before it."""
-        return {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}[self.mode]
+def _sampling(c: Use) -> Sampling:
+    mode, padding = str(c.get("mode", "linear")), str(c.get("padding_mode", "zeros"))
+    plain = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
+    if plain not in ("linear", "nearest", "cubic"):
+        raise c.error(f"unknown mode {mode!r}")
+    if padding not in ("zeros", "border", "reflection"):
+        raise c.error(f"unknown padding_mode {padding!r}")
+    return Sampling(plain, padding, bool(c.get("align_corners", 0)))
 
 
 def _sample_infer(c: Infer) -> list[Type]:
@@ -124,127 +106,68 @@ def _sample_infer(c: Infer) -> list[Type]:
     return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 
 
-def _located(s: Sampling, values: Array, size: int) -> Array:
-    """Coordinates in elements, brought inside the border where the padding asks for that.
+def _locate(m: Functions, s: Sampling, value: Any, size: int) -> Any:
+    """A coordinate in elements, brought inside the border where the padding asks for that; NaN is far outside.
 
     A cubic sample stays where it is: each of its neighbours is brought inside on its own.
     """
     slope, offset = s.line(size)
-    at = np.clip(np.nan_to_num(values, nan=-FAR, posinf=FAR, neginf=-FAR) * slope + offset, -FAR, FAR)
+    most = FAR / max(slope, 1.0)
+    at = m.clip(m.select(m.isnan(value), -most, value), -most, most) * slope + offset
     if s.mode == "nearest":
-        at = np.rint(at)
-    if s.mode == "cubic":
-        return np.asarray(at)
+        at = m.round(at)
+    if s.padding == "zeros" or s.mode == "cubic":
+        return at
     low, high = s.border(size)
-    outside = (at < low) | (at > high)
+    span = high - low
     if s.padding == "border":
-        return np.where(outside, np.clip(at, 0, size - 1), at)
-    if s.padding == "reflection":
-        span = high - low
-        far = np.mod(np.abs(at - low), 2 * span) if span else np.zeros_like(at)
-        return np.where(outside, low + np.minimum(far, 2 * span - far), at)
-    return at
-
-
-def _held(s: Sampling, at: Array, size: int) -> Array:
-    """Element indices inside the dimension."""
-    if s.padding == "reflection":
-        turn = max(2 * (size - 1), 1) if s.aligned else 2 * size
-        far = np.mod(at, turn)
-        at = np.minimum(far, turn - (0 if s.aligned else 1) - far)
-    return np.clip(at, 0, size - 1)
-
-
-def _weights(s: Sampling, t: Array) -> list[Array]:
-    if s.mode == "nearest":
-        return [np.ones_like(t)]
-    if s.mode == "linear":
-        return [1 - t, t]
-    a = CUBIC
-    outer = [((a * d - 5 * a) * d + 8 * a) * d - 4 * a for d in (1 + t, 2 - t)]
-    inner = [((a + 2) * d - (a + 3)) * d * d + 1 for d in (t, 1 - t)]
-    return [outer[0], inner[0], inner[1], outer[1]]
+        inner = m.clip(at, 0.0, size - 1.0)
+    elif span:
+        far = m.fmod(m.abs(at - low), 2 * span)
+        inner = m.minimum(far, 2 * span - far) + low
+    else:
+        inner = low
+    return m.select(m.any(at < low, at > high), inner, at)
 
 
 def _sample(c: Evaluate, x: Array, grid: Array) -> Array:
-    s, spatial = Sampling(c), x.shape[2:]
+    s, (batch, channels, *spatial) = _sampling(c), x.shape
     rank = len(spatial)
     if x.size == 0 or grid.size == 0:
-        return np.zeros((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
-    wide = np.float64 if x.dtype == np.float64 else np.float32
-    places = [_located(s, grid[..., rank - 1 - k].astype(wide), spatial[k]) for k in range(rank)]
-    bases = [np.rint(p) if s.mode == "nearest" else np.floor(p) for p in places]
-    weights = [_weights(s, p - b) for p, b in zip(places, bases)]
-    batch = np.arange(x.shape[0]).reshape(-1, *(1,) * (grid.ndim - 2))
-    source = np.moveaxis(x, 1, -1)
-    out: Any = 0
-    for taps in itertools.product(range(len(s.taps)), repeat=rank):
-        weight: Any = np.ones((), wide)
-        at = []
-        for k, tap in enumerate(taps):
-            index = bases[k].astype(np.int64) + s.taps[tap]
-            weight = weight * weights[k][tap]
-            if s.padding == "zeros":
-                weight = np.where((index >= 0) & (index < spatial[k]), weight, 0)
-            at.append(_held(s, index, spatial[k]))
-        out = out + source[(batch, *at)].astype(wide) * weight[..., None].astype(wide)
-    return np.ascontiguousarray(np.moveaxis(out, -1, 1)).astype(x.dtype)
+        return np.zeros((batch, channels, *grid.shape[1:-1]), x.dtype)
+    wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    points = np.moveaxis(grid[:, None].astype(wide.dtype), -1, 0)
+    images, planes = np.ogrid[:batch, :channels]
+    outer = [one.reshape(*one.shape, *[1] * rank) for one in (images, planes)]
+    places = [_locate(ARRAYS, s, points[rank - 1 - k], spatial[k]) for k in range(rank)]
+    made = s.blend(ARRAYS, lambda *at: wide[(*outer, *at)], places, spatial)
+    return np.ascontiguousarray(made).astype(x.dtype)
 
 
 # ------------------------------------------------------------------------------------------------------- compiled
 
 
-def _locate(s: Sampling, value: Expr, size: int, kind: DType) -> Expr:
-    slope, offset = s.line(size)
-    held = te.select(te.isnan(value), te.const(-FAR, kind), value)
-    at = te.clip(held * te.const(slope, kind) + te.const(offset, kind), -FAR, FAR)
-    if s.mode == "nearest":
-        at = te.round(at)
-    low, high = s.border(size)
-    if s.padding == "zeros" or s.mode == "cubic":
-        return at
-    if s.padding == "border":
-        inner = te.clip(at, 0.0, size - 1.0)
-    else:
-        span = high - low
-        far = te.fmod(te.abs(at - low), te.const(2 * span, kind)) if span else te.const(0, kind)
-        inner = te.minimum(far, te.const(2 * span, kind) - far) + low
-    return te.select(te.any(at < low, at > high), inner, at)
-
-
-def _hold(s: Sampling, at: Expr, size: int) -> Expr:
-    if s.padding == "reflection":
-        turn = max(2 * (size - 1), 1) if s.aligned else 2 * size
-        far = at % turn
-        at = te.minimum(far, (turn if s.aligned else turn - 1) - far)
-    return te.minimum(te.maximum(at, 0), size - 1)
-
-
-def _tap_weight(s: Sampling, t: Expr, tap: int) -> Expr:
-    if s.mode == "linear":
-        return t if tap else te.const(1, t.dtype) - t
-    a = CUBIC
-    d = {-1: t + 1.0, 0: t, 1: te.const(1, t.dtype) - t, 2: te.const(2, t.dtype) - t}[tap]
-    if tap in (0, 1):
-        return (d * (a + 2) - (a + 3)) * d * d + 1.0
-    return ((d * a - 5 * a) * d + 8 * a) * d - 4 * a
-
-
 def _sample_compute(c: Compute, x: te.Tensor, grid: te.Tensor) -> Any:
     if not output_type(c).is_float:
         return None
-    kind, spatial, s = output_type(c), c.shape(0)[2:], Sampling(c)
+    kind, spatial, s = output_type(c), c.shape(0)[2:], _sampling(c)
     wide = dtype("float64") if kind.bits == 64 else dtype("float32")
-    rank = len(spatial)
+    rank, m = len(spatial), EXPRESSIONS
     points = te.compute(
         c.shape(1)[:-1],
-        lambda *i: tuple(_locate(s, grid[(*i, rank - 1 - k)].astype(wide), spatial[k], wide) for k in range(rank)),
+        lambda *i: tuple(_locate(m, s, grid[(*i, rank - 1 - k)].astype(wide), spatial[k]) for k in range(rank)),
         name="points",
     )
     where = points if isinstance(points, tuple) else (points,)
     if s.mode == "linear" and rank <= 2:
         return _sample_by_places(s, x, where, c.out_shape(), spatial, kind)
-    return te.compute(c.out_shape(), lambda n, ch, *i: _blend(s, x, where, n, ch, i, spatial, kind), name="sample")
+
+    def sample(n: Expr, channel: Expr, *i: Any) -> Expr:
+        places = [p[(n, *i)] for p in where]
+        made: Expr = s.blend(m, lambda *at: x[(n, channel, *at)].astype(wide), places, spatial)
+        return made.astype(kind)
+
+    return te.compute(c.out_shape(), sample, name="sample")
 
 
 OUTSIDE = -1
@@ -256,7 +179,7 @@ def _sample_by_places(
 ) -> te.Tensor:
     """Where the neighbours of each point lie in a plane, and their weights, found once for all channels."""
     wide = points[0].dtype
-    corners = list(itertools.product(s.taps, repeat=len(spatial)))
+    m, corners = EXPRESSIONS, list(itertools.product(s.taps, repeat=len(spatial)))
 
     def neighbours(*i: Any) -> tuple[Expr, ...]:
         coordinates = [p[i] for p in points]
@@ -266,8 +189,8 @@ def _sample_by_places(
             at = [te.cast(f, "int32") + tap for f, tap in zip(floors, taps)]
             place, weight = te.const(0, "int32"), te.const(1, wide)
             for a, size, p, f, tap in zip(at, spatial, coordinates, floors, taps):
-                place = place * size + te.cast(_hold(s, a, size), "int32")
-                weight = weight * _tap_weight(s, p - f, tap)
+                place = place * size + te.cast(s.hold(m, a, size), "int32")
+                weight = weight * s.weight(p - f, tap)
             if s.padding == "zeros":
                 inside = te.all(*[te.all(a >= 0, a < size) for a, size in zip(at, spatial)])
                 place = te.select(inside, place, te.const(OUTSIDE, "int32"))
@@ -289,37 +212,6 @@ def _sample_by_places(
         return total.astype(kind)
 
     return te.stage(tuple(shape), blend, name="sample")
-
-
-def _blend(
-    s: Sampling,
-    x: te.Tensor,
-    points: Sequence[te.Tensor],
-    n: Expr,
-    channel: Expr,
-    i: tuple[Any, ...],
-    spatial: Sequence[int],
-    kind: DType,
-) -> Expr:
-    """One sample: the neighbours, each by its weight."""
-    coordinates = [p[(n, *i)] for p in points]
-    floors = [te.floor(p) for p in coordinates]
-    bases = [index_expr(te.cast(f, "int64")) for f in floors]
-    parts = [p - f for p, f in zip(coordinates, floors)]
-    wide = coordinates[0].dtype
-    total: Expr | None = None
-    for taps in itertools.product(s.taps, repeat=len(spatial)):
-        at = [b + tap for b, tap in zip(bases, taps)]
-        value = x[(n, channel, *(_hold(s, a, size) for a, size in zip(at, spatial)))].astype(wide)
-        if s.padding == "zeros":
-            tests = [te.all(a >= 0, a < size) for a, size in zip(at, spatial)]
-            value = te.select(te.all(*tests), value, te.const(0, wide))
-        if s.mode != "nearest":
-            for part, tap in zip(parts, taps):
-                value = value * _tap_weight(s, part, tap)
-        total = value if total is None else total + value
-    assert total is not None
-    return total.astype(kind)
 
 
 register(

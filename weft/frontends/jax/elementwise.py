@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from weft.frontends import numbers
 from weft.frontends.emit import NUMBERS, Unsupported, is_float, limits
 from weft.frontends.jax.emit import JaxEmitter
 from weft.frontends.jax.table import enter, primitive
+from weft.frontends.numbers import Numbers
 from weft.graph.ir import NUMPY_TYPES, Value
 
 _PLAIN = (
@@ -60,14 +63,9 @@ def _sign(c: JaxEmitter, x: Value, **_: Any) -> Value:
 def _round(c: JaxEmitter, x: Value, *, rounding_method: Any, **_: Any) -> Value:
     if int(rounding_method) == 1:
         return c.op("Round", x)
-    whole = _trunc(c, x)  # halves go away from zero
-    apart = c.op("Abs", c.op("Sub", x, whole))
-    up = c.op("Add", whole, c.op("Sign", x))
-    return c.where(c.op("GreaterOrEqual", apart, c.like(0.5, x)), up, whole)
-
-
-def _trunc(c: JaxEmitter, x: Value) -> Value:
-    return c.where(c.op("Less", x, c.like(0, x)), c.op("Ceil", x), c.op("Floor", x), x.tensor.dtype)
+    given = Numbers(c, x)
+    whole = numbers.trunc(given)  # halves go away from zero
+    return (whole + given("Sign")).choose((given - whole)("Abs")("GreaterOrEqual", 0.5), whole).value
 
 
 @primitive("is_finite")
@@ -80,25 +78,9 @@ def wide(c: JaxEmitter, *values: Value) -> list[Value]:
     return [c.cast(one, _WIDE.get(one.tensor.dtype, one.tensor.dtype)) for one in values]
 
 
-@primitive("expm1")
-def _expm1(c: JaxEmitter, x: Value, **_: Any) -> Value:
-    (x,) = wide(c, x)  # tanh(x / 2) (e^x + 1), which keeps its digits where x is small
-    half = c.op("Tanh", c.op("Mul", x, c.like(0.5, x)))
-    power = c.op("Exp", x)
-    made = c.op("Mul", half, c.op("Add", power, c.like(1, x)))
-    return c.where(
-        c.op("Greater", c.op("Abs", x), c.like(0.5, x)), c.op("Sub", power, c.like(1, x)), made, x.tensor.dtype
-    )
-
-
-@primitive("log1p")
-def _log1p(c: JaxEmitter, x: Value, **_: Any) -> Value:
-    (x,) = wide(c, x)  # log(u) x / (u - 1) for u = 1 + x as it was rounded
-    one = c.like(1, x)
-    u = c.op("Add", x, one)
-    exact = c.op("Mul", c.op("Log", u), c.op("Div", x, c.op("Sub", u, one)))
-    kind = x.tensor.dtype
-    return c.where(c.op("IsInf", u), u, c.where(c.op("Equal", u, one), x, exact, kind), kind)
+def formula(compute: Callable[..., Numbers]) -> Any:
+    """A converter by a function of numbers, which halves are widened for."""
+    return lambda c, *values, **_: compute(*(Numbers(c, one) for one in wide(c, *values))).value
 
 
 def _power_of(c: JaxEmitter, x: Value, exponent: int) -> Value:
@@ -144,24 +126,14 @@ enter(
         "rsqrt": lambda c, x, **_: c.op("Reciprocal", c.op("Sqrt", *wide(c, x))),
         "exp2": lambda c, x, **_: c.op("Pow", c.like(2, wide(c, x)[0]), *wide(c, x)),
         "log2": lambda c, x, **_: c.op("Mul", c.op("Log", x), c.like(1 / math.log(2), x)),
-        "cbrt": lambda c, x, **_: _cbrt(c, *wide(c, x)),
+        "cbrt": formula(numbers.cbrt),
+        "expm1": formula(numbers.expm1),
+        "log1p": formula(numbers.log1p),
+        "atan2": formula(numbers.atan2),
         "copy copy_p stop_gradient optimization_barrier name sharding_constraint device_put reshard pvary "
         "layout_constraint xla_metadata_value shard_alike tie real": lambda c, *values, **_: list(values),
     }
 )
-
-
-def _cbrt(c: JaxEmitter, x: Value) -> Value:
-    size = c.op("Pow", c.op("Abs", x), c.like(1 / 3, x))
-    # one step of Newton's method: the power is rounded with its exponent 1 / 3
-    better = c.op(
-        "Div",
-        c.op("Add", c.op("Mul", size, c.like(2, x)), c.op("Div", c.op("Abs", x), c.op("Mul", size, size))),
-        c.like(3, x),
-    )
-    fine = c.op("And", c.op("Greater", size, c.like(0, x)), c.invert(c.op("IsInf", size)))
-    size = c.where(fine, better, size, x.tensor.dtype)
-    return c.where(c.op("Less", x, c.like(0, x)), c.op("Neg", size), size, x.tensor.dtype)
 
 
 # ------------------------------------------------------------------------------------------------------ two operands
@@ -225,26 +197,6 @@ def _min(c: JaxEmitter, x: Value, y: Value, **_: Any) -> Value:
     return c.op("And" if c.dtype == "bool" else "Min", x, y)
 
 
-@primitive("atan2")
-def _atan2(c: JaxEmitter, y: Value, x: Value, **_: Any) -> Value:
-    b, a = wide(c, y, x)
-    kind = a.tensor.dtype
-    endless = c.op("And", c.op("IsInf", a), c.op("IsInf", b))
-    a, b = (c.where(endless, c.op("Sign", one), one, kind) for one in (a, b))
-    left, below = signbit(c, a), signbit(c, b)
-    up = c.where(below, -math.pi, math.pi, kind)
-    angle = c.op("Atan", c.op("Div", b, a))
-    turned = c.where(left, c.op("Add", angle, up), angle, kind)
-    nothing = c.op("And", c.op("Equal", b, c.like(0, b)), c.invert(c.op("IsNaN", a)))
-    return c.where(nothing, c.where(left, up, b, kind), turned, kind)
-
-
-def signbit(c: JaxEmitter, x: Value) -> Value:
-    """Whether a float has a minus, -0 included."""
-    bits = signed(c, unsigned(c, x))
-    return c.op("Less", bits, c.like(0, bits))
-
-
 @primitive("nextafter")
 def _nextafter(c: JaxEmitter, x: Value, y: Value, **_: Any) -> Value:
     if bits_of(c.dtype) < 32:
@@ -253,7 +205,7 @@ def _nextafter(c: JaxEmitter, x: Value, y: Value, **_: Any) -> Value:
     bits = bitcast(c, x, kind)
     away = c.op("Equal", c.op("Greater", y, x), c.op("Greater", x, c.like(0, x)))
     moved = c.op("Add", bits, c.where(away, 1, -1, kind))
-    least = c.where(signbit(c, y), np.iinfo(kind).min + 1, 1, kind)
+    least = c.where(numbers.signbit(Numbers(c, y)).value, np.iinfo(kind).min + 1, 1, kind)
     moved = c.where(c.op("Equal", x, c.like(0, x)), least, moved, kind)
     made = c.where(c.op("Equal", x, y), y, bitcast(c, moved, c.dtype))
     made = c.where(c.op("IsNaN", y), y, made)

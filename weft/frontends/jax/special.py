@@ -5,25 +5,19 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 from weft.frontends.emit import Unsupported
-from weft.frontends.jax.elementwise import wide
+from weft.frontends.jax.elementwise import formula, wide
 from weft.frontends.jax.emit import JaxEmitter
 from weft.frontends.jax.table import primitive
-from weft.frontends.special import Numbers, digamma, erf_inv, erfc, i1e, lgamma
+from weft.frontends.special import digamma, erf_inv, erfc, i1e, lgamma
 from weft.graph.ir import Value
-
-
-def _function(compute: Callable[..., Numbers]) -> Any:
-    """A converter of a function of numbers, which halves are widened for."""
-    return lambda c, *values, **_: compute(*(Numbers(c, one) for one in wide(c, *values))).value
 
 
 @primitive("erfc")
 def _complement(c: JaxEmitter, x: Value, **_: Any) -> Value:
-    made: Value = c.cast(_function(erfc)(c, x), c.dtype)
+    made: Value = c.cast(formula(erfc)(c, x), c.dtype)
     c.complements[made] = x
     return made
 
@@ -31,7 +25,7 @@ def _complement(c: JaxEmitter, x: Value, **_: Any) -> Value:
 for _name, _compute in (
     ("erf_inv", erf_inv), ("lgamma", lgamma), ("digamma", digamma), ("bessel_i1e", i1e),
 ):  # fmt: skip
-    primitive(_name)(_function(_compute))
+    primitive(_name)(formula(_compute))
 
 
 def _of_jax(module: str, name: str) -> Any:

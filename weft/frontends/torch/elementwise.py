@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from weft.frontends import numbers
 from weft.frontends.emit import NUMBERS, Emitter, InTraining, Operand, Unsupported, is_float
+from weft.frontends.numbers import Numbers
 from weft.frontends.torch.table import aten, enter
 from weft.graph.ir import Value
 
@@ -40,11 +43,14 @@ for _entry in _WHOLE.split():
     aten(_entry.split(":")[0])(_rounding(_entry.split(":")[1]))
 
 
+def _formula(compute: Callable[..., Numbers]) -> Any:
+    """A converter by a function of numbers, in the element type of the result."""
+    return lambda c, *values: compute(*(Numbers(c, c.value(one, c.dtype)) for one in values)).value
+
+
 @aten("trunc")
 def _trunc(c: Emitter, x: Value) -> Value:
-    if not is_float(x.tensor.dtype):
-        return x
-    return c.where(c.op("Less", x, c.value(0, c.dtype)), c.op("Ceil", x), c.op("Floor", x))
+    return numbers.trunc(Numbers(c, x)).value if is_float(x.tensor.dtype) else x
 
 
 @aten("round.decimals")
@@ -56,23 +62,6 @@ def _round_decimals(c: Emitter, x: Value, *, decimals: int = 0) -> Value:
     return c.op(back, c.op("Round", c.op(there, x, scale)), scale)
 
 
-@aten("expm1")
-def _expm1(c: Emitter, x: Value) -> Value:
-    x = c.cast(x, c.dtype)  # tanh(x / 2) (e^x + 1), which keeps its digits where x is small
-    half = c.op("Tanh", c.op("Mul", x, c.value(0.5, c.dtype)))
-    return c.op("Mul", half, c.op("Add", c.op("Exp", x), c.value(1, c.dtype)))
-
-
-@aten("log1p")
-def _log1p(c: Emitter, x: Value) -> Value:
-    x = c.cast(x, c.dtype)  # log(u) x / (u - 1) for u = 1 + x as it was rounded
-    one = c.value(1, c.dtype)
-    u = c.op("Add", x, one)
-    exact = c.op("Mul", c.op("Log", u), c.op("Div", x, c.op("Sub", u, one)))
-    rounded = c.where(c.op("Equal", u, one), x, exact)
-    return c.where(c.op("IsInf", u), u, rounded)
-
-
 def _log_of(base: float) -> Any:
     return lambda c, x: c.op("Mul", c.op("Log", c.cast(x, c.dtype)), c.value(1 / math.log(base), c.dtype))
 
@@ -81,25 +70,20 @@ aten("log2")(_log_of(2))
 aten("log10")(_log_of(10))
 
 
-@aten("isnan")
-def _isnan(c: Emitter, x: Value) -> Value:
-    return c.op("IsNaN", x) if is_float(x.tensor.dtype) else c.filled(c.sizes(x), False, "bool")
+def _float_test(op: str) -> Any:
+    """A converter of a test that no integer passes."""
+    return lambda c, x: c.op(op, x) if is_float(x.tensor.dtype) else c.filled(c.sizes(x), False, "bool")
 
 
-@aten("isinf")
-def _isinf(c: Emitter, x: Value) -> Value:
-    return c.op("IsInf", x) if is_float(x.tensor.dtype) else c.filled(c.sizes(x), False, "bool")
+_isnan, _isinf = _float_test("IsNaN"), _float_test("IsInf")
 
 
 @aten("signbit")
 def _signbit(c: Emitter, x: Value) -> Value:
     if x.tensor.dtype == "bool":
         return c.filled(c.sizes(x), False, "bool")
-    zero = c.value(0, x.tensor.dtype)
-    below = c.op("Less", x, zero)
-    if not is_float(x.tensor.dtype):
-        return below
-    return c.op("Or", below, c.op("Less", c.op("Reciprocal", x), zero))  # 1 / -0 is -inf
+    given = Numbers(c, x)
+    return (numbers.signbit(given) if given.is_float else given("Less", 0)).value
 
 
 @aten("angle")
@@ -111,10 +95,14 @@ def _angle(c: Emitter, x: Value) -> Value:
 
 enter(
     {
+        "expm1": _formula(numbers.expm1),
+        "log1p": _formula(numbers.log1p),
         "relu": lambda c, x: c.op("Relu", x) if is_float(c.dtype) else c.op("Max", x, c.value(0, c.dtype)),
         "neg": lambda c, x: c.op("Sub", c.value(0, c.dtype), x) if c.dtype.startswith("uint") else c.op("Neg", x),
         "rsqrt": lambda c, x: c.op("Reciprocal", c.op("Sqrt", c.cast(x, c.dtype))),
         "exp2": lambda c, x: c.op("Pow", c.value(2.0, c.dtype), c.cast(x, c.dtype)),
+        "isnan": _isnan,
+        "isinf": _isinf,
         "isfinite": lambda c, x: c.invert(c.op("Or", _isnan(c, x), _isinf(c, x))),
         "logical_not": lambda c, x: c.invert(c.cast(x, "bool")),
         "bitwise_not": lambda c, x: c.op("Not" if c.dtype == "bool" else "BitwiseNot", x),
@@ -151,37 +139,9 @@ def _div(c: Emitter, x: Operand, y: Operand) -> Value:
 @aten("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(c: Emitter, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
-        return _floor_divide(c, x, y)
+        return _formula(numbers.floor_divide)(c, x, y)  # type: ignore[no-any-return]
     made = _div(c, x, y)
     return _trunc(c, made) if rounding_mode == "trunc" else made
-
-
-@aten("floor_divide", "floor_divide.Scalar")
-def _floor_divide(c: Emitter, x: Operand, y: Operand) -> Value:
-    a, b = _pair(c, x, y)
-    if not is_float(c.dtype):  # Div rounds to zero: what is left over is taken off first
-        return c.op("Div", c.op("Sub", a, c.op("Mod", a, b)), b)
-    zero, one = c.value(0, c.dtype), c.value(1, c.dtype)
-    rest = c.op("Mod", a, b, fmod=1)
-    quotient = c.op("Div", c.op("Sub", a, rest), b)
-    below = c.op(
-        "And", c.invert(c.op("Equal", rest, zero)), c.op("Xor", c.op("Less", b, zero), c.op("Less", rest, zero))
-    )
-    quotient = c.where(below, c.op("Sub", quotient, one), quotient)
-    return c.where(c.op("Equal", b, zero), c.op("Div", a, b), c.op("Round", quotient))
-
-
-@aten("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def _remainder(c: Emitter, x: Operand, y: Operand) -> Value:
-    a, b = _pair(c, x, y)
-    if not is_float(c.dtype):
-        return c.op("Mod", a, b)
-    zero = c.value(0, c.dtype)
-    rest = c.op("Mod", a, b, fmod=1)
-    wrong = c.op(
-        "And", c.invert(c.op("Equal", rest, zero)), c.op("Xor", c.op("Less", b, zero), c.op("Less", rest, zero))
-    )
-    return c.where(wrong, c.op("Add", rest, b), rest)
 
 
 @aten("pow.Tensor_Tensor", "pow.Tensor_Scalar", "pow.Scalar")
@@ -196,12 +156,10 @@ def _pow(c: Emitter, x: Operand, y: Operand) -> Value:
     return c.op("Pow", *_pair(c, x, y))
 
 
-@aten("maximum")
 def _maximum(c: Emitter, x: Operand, y: Operand) -> Value:
     return c.op("Or" if c.dtype == "bool" else "Max", *_pair(c, x, y))
 
 
-@aten("minimum")
 def _minimum(c: Emitter, x: Operand, y: Operand) -> Value:
     return c.op("And" if c.dtype == "bool" else "Min", *_pair(c, x, y))
 
@@ -214,37 +172,6 @@ def _unless_nan(op: str, plain: Any) -> Any:
         return c.where(c.op("IsNaN", a), b, c.where(c.op("IsNaN", b), a, c.op(op, a, b)))
 
     return converter
-
-
-@aten("hypot")
-def _hypot(c: Emitter, x: Operand, y: Operand) -> Value:
-    squares = [c.op("Mul", one, one) for one in _pair(c, x, y)]
-    return c.op("Sqrt", c.op("Add", *squares))
-
-
-aten("fmax")(_unless_nan("Max", _maximum))
-aten("fmin")(_unless_nan("Min", _minimum))
-
-
-@aten("atan2")
-def _atan2(c: Emitter, y: Operand, x: Operand) -> Value:
-    b, a = _pair(c, y, x)
-    endless = c.op("And", c.op("IsInf", a), c.op("IsInf", b))
-    a, b = c.where(endless, c.op("Sign", a), a), c.where(endless, c.op("Sign", b), b)
-    up = c.where(_signbit(c, b), -math.pi, math.pi)
-    angle = c.op("Atan", c.op("Div", b, a))
-    turned = c.where(_signbit(c, a), c.op("Add", angle, up), angle)
-    zero = c.value(0, c.dtype)
-    level = c.where(_signbit(c, a), up, b)
-    nothing = c.op("Equal", b, zero)
-    return c.where(nothing, c.where(c.op("IsNaN", a), a, level), turned)
-
-
-@aten("copysign.Tensor", "copysign.Scalar")
-def _copysign(c: Emitter, x: Operand, y: Operand) -> Value:
-    a, b = _pair(c, x, y)
-    size = c.op("Abs", a)
-    return c.where(_signbit(c, b), c.op("Neg", size), size)
 
 
 def _bits(logical: str, bitwise: str) -> Any:
@@ -276,11 +203,21 @@ def _shift_right(c: Emitter, x: Operand, y: Operand) -> Value:
     nothing, most = c.value(0, c.dtype), c.value(bits - signed, c.dtype)
     far = c.op("Or", c.op("Less", b, nothing), c.op("GreaterOrEqual", b, most))  # only the sign is left
     left = c.where(c.op("Less", a, nothing), -1, nothing, c.dtype) if signed else nothing
-    return c.where(far, left, _floor_divide(c, a, c.op("Pow", c.value(2, c.dtype), c.where(far, nothing, b))))
+    power = c.op("Pow", c.value(2, c.dtype), c.where(far, nothing, b))
+    return c.where(far, left, _formula(numbers.floor_divide)(c, a, power))
 
 
 enter(
     {
+        "floor_divide floor_divide.Scalar": _formula(numbers.floor_divide),
+        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor": _formula(numbers.remainder),
+        "maximum": _maximum,
+        "minimum": _minimum,
+        "fmax": _unless_nan("Max", _maximum),
+        "fmin": _unless_nan("Min", _minimum),
+        "hypot": _formula(numbers.hypot),
+        "atan2": _formula(numbers.atan2),
+        "copysign.Tensor copysign.Scalar": _formula(numbers.copysign),
         "rsub.Tensor rsub.Scalar": lambda c, x, y, alpha=1: _sub(c, y, x, alpha=alpha),
         "mul.Tensor mul.Scalar": lambda c, x, y: c.op("And" if c.dtype == "bool" else "Mul", *_pair(c, x, y)),
         "fmod.Tensor fmod.Scalar": lambda c, x, y: c.op("Mod", *_pair(c, x, y), fmod=1),
@@ -321,11 +258,6 @@ for _entry in "eq:Equal ne:NotEqual lt:Less le:LessOrEqual gt:Greater ge:Greater
     aten(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_op))
 
 
-@aten("where.self", "where.Scalar", "where.ScalarSelf", "where.ScalarOther")
-def _where(c: Emitter, condition: Value, x: Operand, y: Operand) -> Value:
-    return c.where(condition, x, y)
-
-
 @aten("clamp", "clamp.Tensor", "hardtanh")
 def _clamp(c: Emitter, x: Value, min: Operand = None, max: Operand = None) -> Value:
     if c.target.startswith("hardtanh"):
@@ -341,6 +273,7 @@ def _clamp(c: Emitter, x: Value, min: Operand = None, max: Operand = None) -> Va
 
 enter(
     {
+        "where.self where.Scalar where.ScalarSelf where.ScalarOther": lambda c, test, x, y: c.where(test, x, y),
         "masked_fill.Scalar masked_fill.Tensor": lambda c, x, mask, value: c.where(mask, value, x),
         "clamp_min clamp_min.Tensor": lambda c, x, min: _clamp(c, x, min, None),
         "clamp_max clamp_max.Tensor": lambda c, x, max: _clamp(c, x, None, max),
@@ -355,7 +288,7 @@ enter(
 def _elu(c: Emitter, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
     if scale == 1 and input_scale == 1:
         return c.op("Elu", x, alpha=float(alpha))
-    low = c.op("Mul", _expm1(c, c.op("Mul", x, c.value(input_scale, c.dtype))), c.value(alpha * scale, c.dtype))
+    low = (numbers.expm1(Numbers(c, x) * input_scale) * (alpha * scale)).value
     return c.where(c.op("Greater", x, c.value(0, c.dtype)), c.op("Mul", x, c.value(scale, c.dtype)), low)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from weft.frontends.emit import Emitter, Operand, Unsupported, is_float, limits
-from weft.frontends.torch.table import aten
+from weft.frontends.torch.table import aten, enter
 from weft.graph.ir import Value
 
 Axes = Any
@@ -38,30 +38,26 @@ def _wide(c: Emitter, x: Value) -> Value:
     return c.cast(x, "float32" if c.dtype in ("float16", "bfloat16") else c.dtype)
 
 
-@aten("sum", "sum.dim_IntList")
-def _sum(c: Emitter, x: Value, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduce(c, "ReduceSum", _wide(c, x), dim, keepdim)
-
-
-@aten("mean", "mean.dim")
-def _mean(c: Emitter, x: Value, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduce(c, "ReduceMean", _wide(c, x), dim, keepdim)
-
-
-@aten("prod", "prod.dim_int")
-def _prod(c: Emitter, x: Value, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    return reduce(c, "ReduceProd", _wide(c, x), dim, keepdim)
-
-
-def _extreme(op: str) -> Any:
-    def converter(c: Emitter, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
-        return reduce(c, op, x, dim, keepdim)
+def _statistic(op: str) -> Any:
+    def converter(c: Emitter, x: Value, dim: Axes = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+        return reduce(c, op, _wide(c, x), dim, keepdim)
 
     return converter
 
 
-aten("amax", "max")(_extreme("ReduceMax"))
-aten("amin", "min")(_extreme("ReduceMin"))
+def _extreme(op: str) -> Any:
+    return lambda c, x, dim=None, keepdim=False: reduce(c, op, x, dim, keepdim)
+
+
+enter(
+    {
+        "sum sum.dim_IntList": _statistic("ReduceSum"),
+        "mean mean.dim": _statistic("ReduceMean"),
+        "prod prod.dim_int": _statistic("ReduceProd"),
+        "amax max": _extreme("ReduceMax"),
+        "amin min": _extreme("ReduceMin"),
+    }
+)
 
 
 def _orderable(c: Emitter, x: Value) -> Value:
@@ -117,7 +113,10 @@ def _count(c: Emitter, x: Value, axes: Sequence[int], dtype: str) -> Any:
     return total if isinstance(total, int) else c.cast(total, dtype)
 
 
-def _moments(c: Emitter, x: Value, dim: Axes, correction: Any, keepdim: bool) -> tuple[Value, Value]:
+@aten("var_mean.correction")
+def _moments(
+    c: Emitter, x: Value, dim: Axes = None, *, correction: Any = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     """Variance and mean, computed in two passes."""
     x, correction = _wide(c, x), 1 if correction is None else correction
     axes, kind = axes_of(x, dim), x.tensor.dtype
@@ -136,21 +135,12 @@ def _moments(c: Emitter, x: Value, dim: Axes, correction: Any, keepdim: bool) ->
     return variance, mean if keepdim or x.tensor.rank == 0 else c.squeeze(mean, *axes)
 
 
-@aten("var.correction")
-def _var(c: Emitter, x: Value, dim: Axes = None, *, correction: Any = None, keepdim: bool = False) -> Value:
-    return _moments(c, x, dim, correction, keepdim)[0]
-
-
-@aten("std.correction")
-def _std(c: Emitter, x: Value, dim: Axes = None, *, correction: Any = None, keepdim: bool = False) -> Value:
-    return c.op("Sqrt", _moments(c, x, dim, correction, keepdim)[0])
-
-
-@aten("var_mean.correction")
-def _var_mean(
-    c: Emitter, x: Value, dim: Axes = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Value, Value]:
-    return _moments(c, x, dim, correction, keepdim)
+enter(
+    {
+        "var.correction": lambda c, x, dim=None, **given: _moments(c, x, dim, **given)[0],
+        "std.correction": lambda c, x, dim=None, **given: c.op("Sqrt", _moments(c, x, dim, **given)[0]),
+    }
+)
 
 
 @aten("linalg_vector_norm")
@@ -239,11 +229,6 @@ def _sort(c: Emitter, x: Value, dim: int = -1, descending: bool = False, *, stab
     return _topk(c, x, c.size(x, dim), dim, descending)
 
 
-@aten("argsort", "argsort.stable")
-def _argsort(c: Emitter, x: Value, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Value:
-    return _sort(c, x, dim, descending)[1]
-
-
 @aten("kthvalue")
 def _kth(c: Emitter, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Value, Value]:
     if not x.tensor.rank:
@@ -263,11 +248,6 @@ def _median(c: Emitter, x: Value, dim: int, keepdim: bool = False) -> tuple[Valu
         hidden = reduce(c, "ReduceSum", c.cast(c.op("IsNaN", x), "int32"), dim, keepdim)
         values = c.where(c.op("Greater", hidden, np.int32(0)), math.nan, values)
     return values, places
-
-
-@aten("median")
-def _median_of_all(c: Emitter, x: Value) -> Value:
-    return _median(c, c.flat(x), 0)[0]
 
 
 def _before(c: Emitter, x: Value, dim: int, hidden: Any) -> tuple[Value, Value, int]:
@@ -346,6 +326,10 @@ def _nanmedian(c: Emitter, x: Value, dim: int, keepdim: bool = False) -> tuple[V
     return (values, places) if keepdim else (c.squeeze(values, dim), c.squeeze(places, dim))
 
 
-@aten("nanmedian")
-def _nanmedian_of_all(c: Emitter, x: Value) -> Value:
-    return _nanmedian(c, c.flat(x), 0)[0]
+enter(
+    {
+        "argsort argsort.stable": lambda c, x, dim=-1, descending=False, **_: _sort(c, x, dim, descending)[1],
+        "median": lambda c, x: _median(c, c.flat(x), 0)[0],
+        "nanmedian": lambda c, x: _nanmedian(c, c.flat(x), 0)[0],
+    }
+)

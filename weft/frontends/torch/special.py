@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.frontends import special
 from weft.frontends.emit import Emitter
-from weft.frontends.special import Numbers
+from weft.frontends.numbers import Numbers
 from weft.frontends.torch.table import aten
 from weft.graph.ir import Value
 

@@ -15,7 +15,8 @@ import numpy as np
 from weft.graph.ir import Array, Graph, Node, TensorType, Value
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
-from weft.graph.passes.support import Replacement, Scope, orders, rewrite, swap
+from weft.graph.passes.patterns import Anything, Op
+from weft.graph.passes.support import Replacement, Scope, count_uses, rewrite, swap
 
 _GATES = "iofg"
 """ONNX's order: input, output, forget, cell."""
@@ -44,12 +45,22 @@ def _rule(node: Node, scope: Scope) -> Replacement:
     return None
 
 
+CELL = Anything()
+PARTS = {gate: Anything() for gate in _GATES}
+"""What the gates read: parts of the sums."""
+NEW_CELL = Op(
+    "Add", Op("Mul", Op("Sigmoid", PARTS["f"]), CELL), Op("Mul", Op("Sigmoid", PARTS["i"]), Op("Tanh", PARTS["g"]))
+)
+NEW_STATE = Op("Mul", Op("Sigmoid", PARTS["o"]), Op("Tanh", NEW_CELL))
+
+
 class _Step:
     """The body of a loop, looked at as the step of an LSTM whose state is the input `hidden`, its cell the other."""
 
     def __init__(self, body: Graph, hidden: int, scope: Scope) -> None:
-        self.body, self.hidden, self.scope = body, hidden, scope
-        self.makers = body.producers()
+        self.body, self.hidden = body, hidden
+        self.scope = Scope(body, scope.names, count_uses(body), scope)
+        self.scope.producers = body.producers()
         self.state, self.cell, self.row = body.inputs[hidden], body.inputs[1 - hidden], body.inputs[2]
         self.width = (
             int(self.state.tensor.static[1]) if self.state.tensor.is_static and self.state.tensor.rank == 2 else 0
@@ -61,74 +72,33 @@ class _Step:
         self.states: list[Array] = []
         self.biases: list[Array] = []
 
-    def make(self, value: Value | None, *ops: str) -> Node | None:
-        """What makes a value, copies aside."""
-        node = None if value is None else self.makers.get(value)
-        while node is not None and node.op == "Identity" and not node.domain:
-            node = None if node.inputs[0] is None else self.makers.get(node.inputs[0])
-        return node if node is not None and node.op in ops and not node.domain else None
-
-    def same(self, value: Value | None, other: Value) -> bool:
-        """Whether two values are one, copies aside."""
-        while value is not None and value is not other:
-            node = self.makers.get(value)
-            value = node.inputs[0] if node is not None and node.op == "Identity" else None
-        return value is other
-
-    def constant(self, value: Value | None) -> Array | None:
-        """The array of a constant, of the body or of what is around it."""
-        own = None if value is None else self.body.constants.get(value)
-        return self.scope.constant(value) if own is None else own
-
     def matches(self) -> bool:
         """Whether it is such a step; finds gates, weights and biases."""
-        outputs = self.body.outputs
-        if not self.width or len(outputs) > 3 or len(outputs) < 2:
+        hidden, *rows = self.body.outputs[self.hidden], *self.body.outputs[2:]
+        maker = self.scope.producer(hidden)
+        found = None if maker is None or not self.width else NEW_STATE.find(maker, self.scope, is_closed=False)
+        if found is None or found[CELL] is not self.cell or any(row is not hidden for row in rows):
             return False
-        hidden = self.make(outputs[self.hidden], "Mul")
-        if hidden is None or (len(outputs) == 3 and self.make(outputs[2], "Mul") is not hidden):
+        if self.body.outputs[1 - self.hidden] is not found[NEW_CELL]:
             return False
-        return any(self._hidden(gate, bent) for gate, bent in orders(hidden)) and self._terms()
-
-    def _hidden(self, gate: Value | None, bent: Value | None) -> bool:
-        """h = sigmoid(o) tanh(c), for the new cell c."""
-        tanh = self.make(bent, "Tanh")
-        cell = self.make(tanh.inputs[0], "Add") if tanh is not None else None
-        if cell is None or self.make(self.body.outputs[1 - self.hidden], "Add") is not cell:
+        if not all(self._part(gate, found[part]) for gate, part in PARTS.items()):
             return False
-        return self._gate("o", gate) and any(self._cell(kept, new) for kept, new in orders(cell))
+        return sorted(self.gates.values()) == [0, 1, 2, 3] and self._terms()
 
-    def _cell(self, kept: Value | None, new: Value | None) -> bool:
-        """c = sigmoid(f) c + sigmoid(i) tanh(g)."""
-        old, fresh = self.make(kept, "Mul"), self.make(new, "Mul")
-        if old is None or fresh is None:
-            return False
-        forgets = next((gate for gate, cell in orders(old) if self.same(cell, self.cell)), None)
-        found = [(gate, bent) for gate, bent in orders(fresh) if self.make(bent, "Tanh") is not None]
-        return (
-            self._gate("f", forgets)
-            and any(self._gate("i", gate) and self._part("g", self.make(bent, "Tanh")) for gate, bent in found)
-            and sorted(self.gates.values()) == [0, 1, 2, 3]
-        )
-
-    def _gate(self, name: str, value: Value | None) -> bool:
-        return self._part(name, self.make(value, "Sigmoid"))
-
-    def _part(self, name: str, activation: Node | None) -> bool:
-        """Notes which quarter of the sums an activation reads."""
-        part = self.make(activation.inputs[0], "Split", "Slice") if activation is not None else None
+    def _part(self, name: str, value: Value) -> bool:
+        """Notes which quarter of the sums a gate reads."""
+        part = self.scope.producer(value, "Split", "Slice")
         source = part.inputs[0] if part is not None else None
-        if part is None or source is None or activation is None or self.sums not in (None, source):
+        if part is None or source is None or self.sums not in (None, source):
             return False
         if source.tensor.rank != 2 or source.tensor.dims[-1] != 4 * self.width:
             return False
         if part.op == "Split":
-            sizes = [value.tensor.dims[-1] for value in part.outputs]
-            read = next(at for at, value in enumerate(part.outputs) if self.same(activation.inputs[0], value))
-            axis, place = int(part.attributes.get("axis", 0)), read
+            sizes = [output.tensor.dims[-1] for output in part.outputs]
+            axis, place = int(part.attributes.get("axis", 0)), part.outputs.index(value)
         else:
             starts, axes = (
-                self.constant(one) for one in (part.inputs[1], part.inputs[3] if len(part.inputs) > 3 else None)
+                self.scope.constant(one) for one in (part.inputs[1], part.inputs[3] if len(part.inputs) > 3 else None)
             )
             if starts is None or axes is None or starts.size != 1 or int(starts.item()) % self.width:
                 return False
@@ -145,22 +115,22 @@ class _Step:
         return self._term(self.sums) and len(self.weights) == 1 and len(self.states) == 1
 
     def _term(self, value: Value | None) -> bool:
-        array = self.constant(value)
+        array = self.scope.constant(value)
         if array is not None:
             self.biases.append(array)
             return bool(array.size in (1, 4 * self.width) and array.shape[-1:] in ((), (1,), (4 * self.width,)))
-        node = self.make(value, "Add", "MatMul", "Gemm")
+        node = self.scope.producer(value, "Add", "MatMul", "Gemm")
         if node is None or node.attributes.get("transA") or node.attributes.get("transB"):
             return False
         if node.op == "Add":
             return all(self._term(one) for one in node.inputs)
-        weight = self.constant(node.inputs[1])
+        weight = self.scope.constant(node.inputs[1])
         plain = node.op != "Gemm" or all(node.attributes.get(name, 1.0) == 1.0 for name in ("alpha", "beta"))
         if weight is None or weight.ndim != 2 or not plain:
             return False
-        if self.same(node.inputs[0], self.row):
+        if node.inputs[0] is self.row:
             self.weights.append(weight)
-        elif self.same(node.inputs[0], self.state):
+        elif node.inputs[0] is self.state:
             self.states.append(weight)
         else:
             return False

@@ -13,26 +13,26 @@ import numpy as np
 
 from weft.graph.ir import Array, Node, TensorType, Value
 from weft.graph.passes.infer import same_type
+from weft.graph.passes.patterns import Anything, Op
 from weft.graph.passes.support import Replacement, Scope, swap
+
+X, SCALE, BIAS = Anything(), Anything(), Anything()
+GROUPED = Op("Reshape", X, Anything())
+NORM = Op("InstanceNormalization", GROUPED, Anything(), Anything())
+GROUP_NORM = Op("Add", Op("Mul", Op("Reshape", NORM, Anything()), SCALE), BIAS)
 
 
 def group_norm(node: Node, scope: Scope) -> Replacement:
     """The last Add of such a normalization."""
-    scaled, bias = _with_constant(node, scope)
-    product = scope.single(scaled, "Mul")
-    if product is None or bias is None:
+    found = GROUP_NORM.find(node, scope)
+    if found is None or not same_type(found[X].type, node.outputs[0].type):
         return None
-    shaped, scale = _with_constant(product, scope)
-    back = scope.single(shaped, "Reshape")
-    norm = scope.single(back.inputs[0], "InstanceNormalization") if back is not None else None
-    grouped = scope.single(norm.inputs[0], "Reshape") if norm is not None else None
-    if scale is None or norm is None or grouped is None or grouped.inputs[0] is None:
+    source, norm, groups = found[X], scope.producers[found[NORM]], _groups(scope.producers[found[GROUPED]])
+    scale, bias = (scope.constant(found[part]) for part in (SCALE, BIAS))
+    if groups is None or scale is None or bias is None or not _is_neutral(norm, scope):
         return None
-    source, groups = grouped.inputs[0], _groups(grouped, scope)
     weight, shift = (_of_channels(array, source) for array in (scale, bias))
-    if groups is None or weight is None or shift is None or not same_type(source.type, node.outputs[0].type):
-        return None
-    if not _is_neutral(norm, scope):
+    if weight is None or shift is None:
         return None
     name = node.outputs[0].name
     inputs = [source, scope.new_constant(weight, f"{name}_scale"), scope.new_constant(shift, f"{name}_bias")]
@@ -40,16 +40,7 @@ def group_norm(node: Node, scope: Scope) -> Replacement:
     return swap(node, "GroupNormalization", inputs, num_groups=groups, epsilon=epsilon)
 
 
-def _with_constant(node: Node, scope: Scope) -> tuple[Value | None, Array | None]:
-    """The operand that is computed, and the other, which is a constant; None where there is none."""
-    for value, other in (node.inputs, node.inputs[::-1]):
-        array = scope.constant(other)
-        if array is not None:
-            return value, array
-    return None, None
-
-
-def _groups(node: Node, scope: Scope) -> int | None:
+def _groups(node: Node) -> int | None:
     """How many groups a reshape makes of the channels; None where it does anything else."""
     source, made = node.inputs[0], node.outputs[0]
     if source is None or not isinstance(source.type, TensorType) or not isinstance(made.type, TensorType):
