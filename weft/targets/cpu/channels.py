@@ -21,6 +21,7 @@ from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.algorithms import Convolution, ranked_tiles, tiles_for, winograd_cycles
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.sketches import conv, conv_rows
 
@@ -48,8 +49,8 @@ class _Sizes:
     step: int
     image: int
     """Elements of a channel of what it reads."""
-    window: tuple[int, int] | None
-    """The taps that Winograd's method sees, which move by one; None where it does not know them."""
+    window: tuple[tuple[int, int], tuple[int, int]] | None
+    """The taps and strides that Winograd's method sees; None where it does not know them."""
 
 
 class _Priced:
@@ -94,8 +95,9 @@ class _Priced:
             ways.append(self.in_rows(sizes))
         if sizes.window is not None and knobs.winograd:
             sides = (sizes.height, sizes.width) if len(sizes.taps) > 1 else (sizes.width, 1)
-            facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, *sides, self.model_bytes, sizes.window)
-            plain = (0 if inner_input else sizes.inputs) + (0 if inner_output else sizes.outputs)
+            facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, *sides, self.model_bytes, *sizes.window)
+            moved = math.prod(facts.strides) * sizes.inputs
+            plain = (0 if inner_input else moved) + (0 if inner_output else sizes.outputs)
             turned = model.TURNED_CYCLES * plain * facts.elements
             for tile in ranked_tiles(facts, self.target)[:1]:
                 ways.append(float(seconds(winograd_cycles(facts, tile, self.target) + turned, self.target)))
@@ -130,7 +132,8 @@ class _Priced:
         down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
-        size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down, depth)
+        core, masks = core_of(self.target), has_masks(self.target.features, 32)
+        size = conv_rows.Size(core, group, sizes.height, wide, registers, down, depth, masks=masks)
         computing = model.crossed(self.target) * sizes.frames * sizes.groups * depth / down.count * size.least()
         image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
         streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)
@@ -150,9 +153,9 @@ def _sizes(node: Node, sides: Sides) -> _Sizes:
     height = made[-2] if len(made) > 3 else 1
     pads = window.padding(image.tensor.static[2:])
     small = all(p <= (r - 1) // 2 for r, pair in zip(taps, pads) for p in pair)
-    plain = tiles_for(taps) and groups == 1 and {*window.strides, *window.dilations} == {1} and small
+    plain = tiles_for(taps, window.strides) and groups == 1 and {*window.dilations} == {1} and small
     return _Sizes(
         sides.inputs, sides.outputs, groups, taps, math.prod(made) // (made[1] * height * made[-1]), height, made[-1],
         window.strides[-2] if len(taps) > 1 else 1, math.prod(image.tensor.static) // image.tensor.static[1],
-        (taps[0], (*taps, 1)[1]) if plain else None,
+        ((*taps, 1)[:2], (*window.strides, 1)[:2]) if plain else None,
     )  # fmt: skip

@@ -16,7 +16,14 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu.default_transpose import tile_transposed
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE, SHORT_ROW
+from weft.targets.cpu.model import (
+    LEAST_PARALLEL_WORK,
+    LEAST_STRETCH,
+    MOST_TAPS,
+    ROWS_AT_ONCE,
+    SHORT_ROW,
+    VECTORS_AT_ONCE,
+)
 
 
 def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
@@ -265,10 +272,11 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
         return False
     others = [x for x in loops if x is not loop and x.name in alone]
     block, part = stage.split(loop, factor=_stretch(length, lanes, facts, target))
-    vector, inner = stage.split(part, factor=lanes)
+    stretch, vector, inner = stage.split(part, factors=[None, VECTORS_AT_ONCE, lanes])
     *outside, last = stage.reduce_axis
     row, few = stage.split(last, factor=ROWS_AT_ONCE)
-    stage.reorder(*others, block, *outside, row, vector, few, inner)
+    stage.reorder(*others, block, *outside, row, stretch, vector, few, inner)
+    stage.unroll(vector)
     stage.unroll(few)
     stage.vectorize(inner)
     return True

@@ -28,7 +28,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
-from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
+from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN, side_of
 from weft.plan.contraction import uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
@@ -162,14 +162,14 @@ def _sizes(s: Schedule, chain: Chain) -> Sizes:
     size = [extent(axis) for axis in sums.axes[:2]]
     # Channels, then taps down and across.
     taps = [extent(axis) for axis in facts_of(direct).reduce[1:3]]
-    down, across = (n - r + 1 for n, r in zip(size, taps))
+    sides = [side_of(n, r) for n, r in zip(size, taps)]
+    down, across = (side.tile for side in sides)
     batch, _, height, width = [*(extent(axis) for axis in final.axes[: _rank(s)]), 1][:4]
     in_blocks = _in_blocks(s)
     outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
     tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
     if in_blocks:
-        sides = zip(block_named(s, PADDED).axes[4:6], size, (down, across))
-        tall, wide = ((extent(axis) - n) // tile + 1 for axis, n, tile in sides)
+        tall, wide = (extent(axis) // side.pitch for axis, side in zip(block_named(s, PADDED).axes[4:6], sides))
         blocks = ceildiv(height, tall * down), ceildiv(width, wide * across)
     return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, blocks)
 
