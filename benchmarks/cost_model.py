@@ -39,7 +39,7 @@ from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Sketch
 from weft.tuner.cost_models import rank_correlation
 
-ROUNDS = 9
+ROUNDS = 30
 """Points are called in turns; the first turn is for warming up."""
 
 MOST_RATIO = 8.0

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import weft
 from tests.ops.nodes import check_node, numbers, run_node
+from weft import te
 from weft.graph.ir import GraphError
 from weft.ops import convolution_winograd
 from weft.ops.convolution_winograd import (
@@ -22,7 +24,6 @@ from weft.ops.convolution_winograd import (
     side_of,
     sides_of,
     transform_weight,
-    uneven_tiles,
 )
 
 
@@ -205,7 +206,12 @@ def test_what_does_not_see_an_element_does_not_change(tile, kind):
 
 def test_which_tiles_are_uneven():
     def uneven(x, tile=4):
-        return uneven_tiles(x, sides_of(tile, (3, 3)), PADS, x.shape[2:])
+        tiles = convolution_winograd._Tiles(sides_of(tile, (3, 3)), *(-(-n // tile) for n in x.shape[2:]), (len(x),))
+        given = te.placeholder(x.shape, name="x")
+        found = convolution_winograd._uneven(given, tiles, PADS, x.shape)
+        out = np.zeros((len(x), tiles.count), np.int32)
+        weft.build(te.create_schedule(found.op), [given, found])(x, out)
+        return out.reshape(len(x), tiles.tall, tiles.wide) > 0
 
     x = np.abs(numbers(1, 16, 16, 18)) + 1
     x[0, 0, 0, 0] = 3.0

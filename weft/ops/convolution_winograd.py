@@ -53,8 +53,8 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
 from weft.graph.shapes import divided, minus, plus, tidy
-from weft.ops.convolution import accumulator, add_channel, dims_of, finish, sizes_of
-from weft.ops.convolution_window import Pads, pad_array, pad_tensor
+from weft.ops.convolution import accumulator, add_channel, convolve_arrays, dims_of, finish, sizes_of
+from weft.ops.convolution_window import Pads, Window, pad_tensor
 
 DOMAIN = "weft"
 NAME = "WinogradConv"
@@ -167,7 +167,7 @@ class Side(NamedTuple):
     @property
     def size(self) -> int:
         """Inputs of a tile, and the products that it takes."""
-        return self.reach(1)
+        return self.stride * (self.tile - 1) + self.taps
 
     @property
     def pitch(self) -> int:
@@ -265,51 +265,23 @@ def _infer(c: Infer) -> list[Type]:
 
 
 def _evaluate(c: Evaluate, x: Array, u: Array, w: Array, bias: Array | None = None) -> Array:
-    """The meaning: the same sums in the type of the accumulator."""
-    wide, taps = np.dtype(accumulator(str(x.dtype))), w.shape[:2]
-    with np.errstate(all="ignore"):
-        arrays = [array.astype(wide) for array in (x, u, w)]
-        made = winograd_arrays(*arrays, _sides(c, taps), _padding(c, x.ndim, taps))
+    """The meaning: the convolution, in the type of the accumulator."""
+    wide, window = np.dtype(accumulator(str(x.dtype))), Window(c, w.shape[: x.ndim - 2])
+    weight = w.transpose(3, 2, 0, 1).reshape(w.shape[3], w.shape[2], *window.kernel)
+    made = convolve_arrays(x.astype(wide), weight.astype(wide), window, 1)
     return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(x.dtype))
 
 
-def winograd_arrays(x: Array, u: Array, w: Array, sides: Sequence[Side], pads: Pads) -> Array:
-    """The convolution of arrays, in their own type."""
-    if x.ndim == 3:
-        return winograd_arrays(x[..., None], u, w, sides, pads)[..., 0]
-    taps, sizes = w.shape[:2], u.shape[:2]
-    outs = numbers_in([side.outputs(n + a + b) for n, side, (a, b) in zip(x.shape[2:], sides, pads)])
-    counts = [-(-n // side.tile) for n, side in zip(outs, sides)]
-    ends = zip(x.shape[2:], counts, sides, pads)
-    padded = pad_array(x, tuple((a, side.reach(k) - n - a) for n, k, side, (a, _) in ends))
-    windows = np.lib.stride_tricks.sliding_window_view
-    view = windows(padded, sizes, axis=(2, 3))[:, :, :: sides[0].pitch, :: sides[1].pitch]
-    found = [side.matrices for side in sides]
-    (b, d), (a, e) = (
-        [as_array(matrix, x.dtype) for matrix in kind] for kind in zip(*((f.input, f.output) for f in found))
-    )
+def winograd_arrays(x: Array, u: Array, sides: Sequence[Side]) -> Array:
+    """The method's own sums for images without a border that are whole tiles, all of them even."""
+    view = np.lib.stride_tricks.sliding_window_view(x, u.shape[:2], axis=(2, 3))
+    view = view[:, :, :: sides[0].pitch, :: sides[1].pitch]
+    b, d = (as_array(side.matrices.input, x.dtype) for side in sides)
+    a, e = (as_array(side.matrices.output, x.dtype) for side in sides)
     v = np.einsum("xi,ncpqij,yj->xynpqc", b, view, d, optimize=True)
-    m = np.matmul(v.reshape(*sizes, -1, x.shape[1]), u)
+    m = np.matmul(v.reshape(*u.shape[:2], -1, x.shape[1]), u)
     y = np.einsum("ix,xynpqo,jy->nopiqj", a, m.reshape(*v.shape[:5], -1), e, optimize=True)
-    whole = y.reshape(x.shape[0], u.shape[3], counts[0] * sides[0].tile, counts[1] * sides[1].tile)
-    uneven = uneven_tiles(x, sides, pads, outs).repeat(sides[0].tile, axis=1).repeat(sides[1].tile, axis=2)
-    if uneven.any():
-        view = windows(padded, taps, axis=(2, 3))[:, :, :: sides[0].stride, :: sides[1].stride]
-        plain = np.einsum("ncpqij,ijco->nopq", view, w, optimize=True)
-        whole = np.where(uneven[:, None], plain, whole)
-    return np.ascontiguousarray(whole[:, :, : outs[0], : outs[1]])
-
-
-def uneven_tiles(x: Array, sides: Sequence[Side], pads: Pads, outs: Sequence[int]) -> Array:
-    """Whether each tile (image, row, column) is computed directly."""
-    axes = [_Blocks(n, a, out, side) for n, side, (a, _), out in zip(x.shape[2:], sides, pads, outs)]
-    sizes = np.pad(np.abs(x).max(axis=1), ((0, 0), *[axis.padding for axis in axes]))
-    peaks = sizes.reshape(len(x), axes[0].count, axes[0].step, axes[1].count, axes[1].step).max(axis=(2, 4))
-    rows, columns = ([axis.around(np.arange(axis.tiles), j, np) for j in range(axis.reach)] for axis in axes)
-    around = np.maximum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
-    rows, columns = ([axis.inside(np.arange(axis.tiles), j, np) for j in range(axis.half)] for axis in axes)
-    least = np.minimum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
-    return np.asarray(~(around <= np.minimum(least * x.dtype.type(MOST_SPREAD), MOST)))
+    return y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], -1)
 
 
 class _Blocks:
@@ -318,12 +290,11 @@ class _Blocks:
     windows have one tap, a block is one element.
     """
 
-    __slots__ = ("size", "before", "step", "half", "tiles", "reach", "first", "count", "shared", "last")
+    __slots__ = ("size", "before", "step", "half", "reach", "first", "count", "shared", "last")
 
     def __init__(self, size: Any, before: int, out: Any, side: Side) -> None:
         step = 2 if side.taps > 1 else 1
         self.size, self.before, self.step, self.half = size, before, step, side.pitch // step
-        self.tiles: Any = divided(out, side.tile, up=True)
         self.reach = (side.size - 2 + step) // step + 1
         self.first = (before + step - 1) // step
         self.count: Any = tidy((size + before + step - 2) // step + 1 - self.first)
@@ -353,15 +324,15 @@ class _Blocks:
             return at, [*tests, at < self.size] if self.padding[1] else tests
         return te.minimum(at, self.size - 1), tests
 
-    def around(self, tile: Any, j: int, functions: Any) -> Any:
+    def around(self, tile: Any, j: int) -> Any:
         """The j-th block of those that a tile reads."""
         if self.step == 1:
             return tile
-        return functions.minimum(functions.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
+        return te.minimum(te.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
 
-    def inside(self, tile: Any, j: int, functions: Any) -> Any:
+    def inside(self, tile: Any, j: int) -> Any:
         """The block that the windows of a tile's outputs 2j and 2j + 1 share; with stride 2, one of output j's own."""
-        return tile if self.step == 1 else functions.minimum(tile * self.half + (self.shared + j), self.last)
+        return tile if self.step == 1 else te.minimum(tile * self.half + (self.shared + j), self.last)
 
 
 # ------------------------------------------------------------------------------------------------------------ tensors
@@ -589,11 +560,11 @@ def _uneven(x: te.Tensor, tiles: _Tiles, pads: Pads, out: Sequence[Dim]) -> te.T
         *images, p = at
         n, (top, left) = images[0], tiles.first(images)
         row, column = p // tiles.wide + top, p % tiles.wide + left
-        rows = [tall.around(row, j, te) for j in range(tall.reach)]
-        columns = [wide.around(column, j, te) for j in range(wide.reach)]
+        rows = [tall.around(row, j) for j in range(tall.reach)]
+        columns = [wide.around(column, j) for j in range(wide.reach)]
         around = joined(te.maximum, n, rows, columns)
-        rows = [tall.inside(row, j, te) for j in range(tall.half)]
-        columns = [wide.inside(column, j, te) for j in range(wide.half)]
+        rows = [tall.inside(row, j) for j in range(tall.half)]
+        columns = [wide.inside(column, j) for j in range(wide.half)]
         least = joined(te.minimum, n, rows, columns)
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
