@@ -234,10 +234,10 @@ def test_rows_share_what_the_taps_read():
 @pytest.mark.parametrize(
     "inputs,outputs,groups,window,more",
     [
-        (36, 36, 3, (3, 3), {"strides": [2, 2], "pads": [1] * 4}),
-        (20, 40, 4, (3, 3), {"pads": [1] * 4, "after": None}),
-        (24, 15, 3, (1, 1), {}),
-        (14, 21, 7, (5,), {"pads": [2, 2]}),
+        (36, 72, 3, (3, 3), {"strides": [2, 2], "pads": [1] * 4}),
+        (20, 80, 4, (3, 3), {"pads": [1] * 4, "after": None}),
+        (24, 72, 3, (1, 1), {}),
+        (14, 140, 7, (5,), {"pads": [2, 2]}),
     ],
 )
 @pytest.mark.parametrize("target", ["native", *NARROWER])

@@ -281,7 +281,7 @@ def winograd_arrays(x: Array, u: Array, sides: Sequence[Side]) -> Array:
     v = np.einsum("xi,ncpqij,yj->xynpqc", b, view, d, optimize=True)
     m = np.matmul(v.reshape(*u.shape[:2], -1, x.shape[1]), u)
     y = np.einsum("ix,xynpqo,jy->nopiqj", a, m.reshape(*v.shape[:5], -1), e, optimize=True)
-    return y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], -1)
+    return np.asarray(y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], -1))
 
 
 class _Blocks:
@@ -338,56 +338,31 @@ class _Blocks:
 # ------------------------------------------------------------------------------------------------------------ tensors
 
 
-def _sum(coefficients: Sequence[Fraction], entry: Callable[[int], Expr]) -> Expr | None:
-    """The sum of coefficient × entry; None where all are 0."""
+def _sum(terms: Sequence[tuple[Fraction, Expr]]) -> Expr:
+    """The sum of factor × value; the first factor is positive."""
     made: Expr | None = None
-    for position, factor in enumerate(coefficients):
-        if factor == 0:
-            continue
-        value = entry(position)
-        if abs(factor) != 1:
-            value = value * te.const(float(abs(factor)), value.dtype)
-        if made is None:
-            made = value if factor > 0 else te.const(0.0, value.dtype) - value
-        else:
-            made = made + value if factor > 0 else made - value
-    return made
-
-
-def _halves(row: Row, stride: int, entry: Callable[[int], Expr]) -> Expr:
-    """A row of Bᵀ: the even and the odd terms of its phase each on their own, since the rows of a and -a share them."""
-    even = [v if k // stride % 2 == 0 else Fraction(0) for k, v in enumerate(row)]
-    odd = [v if k // stride % 2 == 1 else Fraction(0) for k, v in enumerate(row)]
-    return _joined(even, odd, entry)
-
-
-def _joined(even: Sequence[Fraction], odd: Sequence[Fraction], entry: Callable[[int], Expr]) -> Expr:
-    """Two sums added or subtracted: each is written with a positive last term, so that equal ones look equal."""
-    parts = []
-    for part in (even, odd):
-        last = next((v for v in reversed(part) if v), None)
-        if last is not None:
-            sign = 1 if last > 0 else -1
-            parts.append((sign, _positive_first([v * sign for v in part], entry)))
-    (sign, made), rest = parts[0], parts[1:]
-    if sign < 0 and rest and rest[0][0] > 0:
-        return rest[0][1] - made
-    made = made if sign > 0 else te.const(0.0, made.dtype) - made
-    for sign, value in rest:
-        made = made + value if sign > 0 else made - value
-    return made
-
-
-def _positive_first(row: Sequence[Fraction], entry: Callable[[int], Expr]) -> Expr:
-    """A sum whose last term is positive, written last term first."""
-    made = _sum(list(reversed(row)), lambda k: entry(len(row) - 1 - k))
+    for factor, value in terms:
+        value = value if abs(factor) == 1 else value * te.const(float(abs(factor)), value.dtype)
+        made = value if made is None else made + value if factor > 0 else made - value
     assert made is not None
     return made
 
 
+def _halves(row: Row, stride: int, entry: Callable[[int], Expr]) -> Expr:
+    """A row of Bᵀ: the even and the odd terms of its phase each on their own, since the rows of a and -a share them.
+    Each is written from its last term on, which is positive, so that equal ones look equal."""
+    parts = []
+    for half in (0, 1):
+        found = [(v, k) for k, v in reversed(list(enumerate(row))) if v and k // stride % 2 == half]
+        if found:
+            sign = 1 if found[0][0] > 0 else -1
+            parts.append((Fraction(sign), _sum([(v * sign, entry(k)) for v, k in found])))
+    # A polynomial's highest coefficient is 1: at least one part is positive.
+    return _sum(parts if parts[0][0] > 0 else parts[::-1])
+
+
 def _pairs(row: Row, phases: Sequence[int], entry: Callable[[int], Expr]) -> Expr:
     """A row of Aᵀ: the entries of the points a and -a are added (or subtracted) before they are scaled."""
-    made: Expr | None = None
     terms: list[tuple[Fraction, Expr]] = []
     first = 0
     for size in phases:
@@ -401,11 +376,7 @@ def _pairs(row: Row, phases: Sequence[int], entry: Callable[[int], Expr]) -> Exp
                 terms.append((row[k], entry(k)))
             k += 2 if paired else 1
         first = end + 1
-    for factor, value in terms:
-        scaled = value if factor == 1 else value * te.const(float(factor), value.dtype)
-        made = scaled if made is None else made + scaled
-    assert made is not None
-    return made
+    return _sum(terms)
 
 
 def _chosen(index: Expr, rows: Sequence[Row], write: Callable[[Row], Expr]) -> Expr:

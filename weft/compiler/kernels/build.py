@@ -512,8 +512,9 @@ def _packing_of(
     if not all(are_whole(_digits(order, axis)) for axis in range(len(axes))):
         return None
     place = places[source]
-    first = place if isinstance(place, Packing) else None
-    return target, Packing(place if first is None else first.source, sizes, tuple(order), first)
+    if isinstance(place, Packing):
+        return target, Packing(place.source, sizes, tuple(order), place)
+    return target, Packing(place, sizes, tuple(order))
 
 
 def _runs_everywhere(block: Block, around: Stmt) -> bool:

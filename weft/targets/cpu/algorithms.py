@@ -55,8 +55,8 @@ class Convolution:
     width: int
     model_bytes: int = 0
     """All weights of the model that it is a part of: what a call touches before it comes to this weight again."""
-    taps: tuple[int, int] = (3, 3)
-    strides: tuple[int, int] = (1, 1)
+    taps: tuple[int, ...] = (3, 3)
+    strides: tuple[int, ...] = (1, 1)
 
     @property
     def elements(self) -> int:
@@ -149,7 +149,7 @@ def alternatives(
 ) -> list[Alternative]:
     """The algorithms for a node that beat the direct one and are exact enough, the best first; then other exact ones,
     for who measures them."""
-    found = _facts(node, weight, model_bytes, sizes)
+    found = convolution_of(node, TensorType(str(weight.dtype), weight.shape), model_bytes, sizes)
     if found is None:
         return []
     facts, pads = found
@@ -210,15 +210,15 @@ def _transformer(weight: Array, tile: int, strides: Sequence[int]) -> Callable[[
     return lambda: (transform_weight(weight, tile, strides), direct_weight(weight))
 
 
-def _facts(
-    node: Node, weight: Array, model_bytes: int, sizes: Mapping[Var, int] | None = None
+def convolution_of(
+    node: Node, weight: TensorType, model_bytes: int, sizes: Mapping[Var, int] | None = None
 ) -> tuple[Convolution, Pads] | None:
     """The sizes of a convolution that Winograd's method can take, and its padding; None for another one."""
     first = node.inputs[0]
     if first is None or not isinstance(first.type, TensorType) or first.type.shape is None:
         return None
-    taps, is_open = weight.shape[2:], any(not isinstance(n, int) for n in first.type.dims[2:])
-    if weight.dtype != np.float32 or first.type.dtype != "float32" or (is_open and taps != (3, 3)):
+    taps, is_open = weight.static[2:], any(not isinstance(n, int) for n in first.type.dims[2:])
+    if {weight.dtype, first.type.dtype} != {"float32"} or (is_open and taps != (3, 3)):
         return None
     window = Window(Use(node), taps)
     if int(node.attributes.get("group", 1)) != 1 or {*window.dilations} != {1} or not tiles_for(taps, window.strides):
@@ -230,7 +230,7 @@ def _facts(
     sides = zip(spatial, taps, window.strides, pads)
     height, width = [*((n + a + b - r) // s + 1 for n, r, s, (a, b) in sides), 1][:2]
     lines = ((*taps, 1)[:2], (*window.strides, 1)[:2])
-    return Convolution(batch, inputs, weight.shape[0], height, width, model_bytes, *lines), pads
+    return Convolution(batch, inputs, weight.static[0], height, width, model_bytes, *lines), pads
 
 
 def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

@@ -85,11 +85,12 @@ the last round are others. Neoverse N1, two windows over single channels, stride
 UNALIGNED = 2.0
 """How much longer products of one row take that read an operand where it lies: a vector is in two lines of a cache."""
 
-TRANSFORM_CYCLES, TERM_CYCLES = 2.0, 0.75
+TRANSFORM_CYCLES, TERM_CYCLES = 1.0, 0.75
 """For each vector of a tile that Winograd's method transforms, before and after the products, and for each term of its
 sums. With DIRECT_SHARE, to 10 convolutions on a Neoverse N1 and 17 on an Emerald Rapids (3 × 3 and 5 × 5, strides 1 and
 2, tiles of 2 and 4, 16 to 384 channels; none of `benchmarks.odd`): beside a direct convolution's, an estimate is off by
-16 % and 14 % (root of the mean square)."""
+12 % and 19 % (root of the mean square). Of 12 others on the latter, what was chosen took at most 1.06 times as long as
+the best of direct and both tiles but for one (160 channels at 7 × 7: 1.24)."""
 
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""

@@ -93,13 +93,16 @@ def match(unit: Unit) -> Sketch | None:
 
 def match_grouped(unit: Unit) -> Sketch | None:
     """The same for products in groups, as those of a grouped convolution: a group's channels are an axis of their own,
-    which can lie along the lanes; None where there are no groups, or weights are not known."""
+    which can lie along the lanes; None where there are no groups, weights are not known, or a group's channels fill no
+    vectors that can be turned to be stored."""
     groups = {axis: [group_of(load, axis) or 0 for load in unit.facts.loads] for axis in unit.facts.spatial}
     found = [axis for axis, sizes in groups.items() if min(sizes) == 1 < max(sizes) < extent(axis)]
     if len(found) != 1:
         return None
     weight, size = unit.facts.loads[groups[found[0]].index(1)], max(groups[found[0]])
-    if weight.buffer not in unit.constants:
+    lanes = max(unit.target.lanes(unit.facts.target.dtype), 1)
+    whole = math.gcd(size, lanes) >= model.LEAST_SIDE and (size > lanes or lanes % size == 0)
+    if weight.buffer not in unit.constants or not whole:
         return None
 
     def divided(unit: Unit) -> Sketch | None:
