@@ -105,14 +105,11 @@ def matrices(tile: int, taps: int = 3, stride: int = 1) -> Matrices:
     zero, one = Fraction(0), Fraction(1)
     if stride > 1:
         parts = [matrices(tile, len(range(phase, taps, stride))) for phase in range(stride)]
+        size, phases = stride * (tile - 1) + taps, list(enumerate(parts))
         return Matrices(
             tuple(tuple(v for row in rows for v in row) for rows in zip(*(part.output for part in parts))),
-            tuple(_spread(row, phase, stride, taps) for phase, part in enumerate(parts) for row in part.weight),
-            tuple(
-                _spread(row, phase, stride, stride * (tile - 1) + taps)
-                for phase, part in enumerate(parts)
-                for row in part.input
-            ),
+            tuple(_spread(row, phase, stride, taps) for phase, part in phases for row in part.weight),
+            tuple(_spread(row, phase, stride, size) for phase, part in phases for row in part.input),
             tuple(len(part.input) for part in parts),
         )
     if taps == 1:
@@ -183,10 +180,6 @@ class Side(NamedTuple):
         """Inputs of so many tiles side by side."""
         return self.pitch * tiles + (self.taps - self.stride)
 
-    def outputs(self, size: Dim) -> Dim:
-        """Outputs of an image that is so long with its border."""
-        return divided(minus(size, self.taps - self.stride), self.stride)
-
 
 def sides_of(tile: int, taps: Sequence[int], strides: Sequence[int] = (1, 1)) -> list[Side]:
     """Both sides of a window; tiles have one output along a side of one tap."""
@@ -226,13 +219,7 @@ def _padding(use: Use, rank: int, taps: Sequence[int]) -> Pads:
     flat = [int(p) for p in use.get("pads") or [0] * 2 * (rank - 2)]
     if len(flat) != 2 * (rank - 2) or any(not 0 <= p <= (r - 1) // 2 for p, r in zip(flat, [*taps[: rank - 2]] * 2)):
         raise use.error(f"pads is {flat}; two numbers a side are needed, none over half a window of {list(taps)}")
-    return pads_of(flat)
-
-
-def pads_of(flat: Sequence[int]) -> Pads:
-    """The attribute as pairs; none across a line."""
-    pairs = list(zip(flat, flat[len(flat) // 2 :]))
-    return tuple([*pairs, (0, 0)][:2])
+    return tuple([*zip(flat, flat[rank - 2 :]), (0, 0)][:2])
 
 
 def _sides(use: Use, taps: Sequence[int]) -> list[Side]:
@@ -254,8 +241,8 @@ def _infer(c: Infer) -> list[Type]:
     sides = _sides(c, taps)
     if u.dims[:2] != tuple(side.size for side in sides) or max(taps) == 1:
         raise c.error(f"a weight {w!r} beside its transform {u!r} for tiles of {c.need('tile')}")
-    pads = _padding(c, len(x.dims), taps)
-    spatial = [side.outputs(plus(d, a + b)) for d, side, (a, b) in zip(x.dims[2:], sides, pads)]
+    around = zip(x.dims[2:], sides, _padding(c, len(x.dims), taps))
+    spatial = [divided(minus(plus(d, a + b), s.taps - s.stride), s.stride) for d, s, (a, b) in around]
     if any(isinstance(d, int) and d < 1 for d in spatial):
         raise c.error(f"the kernel does not fit into {x!r}")
     return [TensorType(x.dtype, (x.dims[0], u.dims[3], *spatial))]

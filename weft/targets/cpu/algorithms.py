@@ -135,11 +135,11 @@ def merger(target: Target) -> Callable[[int, int, Sequence[int], bool], bool]:
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
     """What `fix_weights` asks: few rows wait for weights from behind the second-level cache, if vectors are long enough
     to put the numbers together meanwhile."""
-    cache = target.cache_bytes[1] or 256 << 10
+    far = waits_for_weights(target)
 
     def propose(weight: Array, rows: int) -> tuple[Array, Array, Array] | None:
-        waits = rows <= model.MOST_WAITING_ROWS and weight.nbytes // math.prod(weight.shape[:-2]) > cache // 2
-        return fix(weight) if target.vector_bytes >= model.LONG_VECTOR and waits and may_fix(weight) else None
+        waits = target.vector_bytes >= model.LONG_VECTOR and far(rows, weight.nbytes // math.prod(weight.shape[:-2]))
+        return fix(weight) if waits and may_fix(weight) else None
 
     return propose
 
@@ -156,13 +156,10 @@ def alternatives(
     direct = direct_cycles(facts, target)
     attributes: dict[str, Any] = {"pads": [pair[end] for end in (0, 1) for pair in pads]}
     if max(facts.strides) > 1:
-        attributes["strides"] = [*facts.strides]
+        attributes["strides"] = [*facts.strides[: weight.ndim - 2]]
     made, good = [], ranked_tiles(facts, target)
-    rest = (
-        tiles_for(facts.taps, facts.strides)
-        if is_measured(node.outputs[0].name) and _takes_tiles(facts, target)
-        else ()
-    )
+    unlikely = is_measured(node.outputs[0].name) and _takes_tiles(facts, target)
+    rest = tiles_for(facts.taps, facts.strides) if unlikely else ()
     for tile in dict.fromkeys([*good, *rest]):
         if error_of(weight, tile, facts.strides) > model.MOST_ERROR:
             continue
@@ -237,9 +234,8 @@ def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """The tiles that are considered for a window: none where its sides are not of one tap or a few, it moves by more
     than two, or an image is a volume. A larger tile's sums are less exact by the inputs of a phase, whatever the
     window."""
-    if len(taps) not in (1, 2) or max(taps) == 1 or any(n % 2 == 0 for n in taps):
-        return ()
-    if any(s not in ((1, 2) if n > 1 else (1,)) for n, s in zip(taps, strides)):
+    known = all(n % 2 and s in ((1, 2) if n > 1 else (1,)) for n, s in zip(taps, strides))
+    if len(taps) not in (1, 2) or max(taps) == 1 or not known:
         return ()
     tiles, most = model.WINOGRAD_TILES[sum(n > 1 for n in taps) - 1]
     return tuple(m for m in tiles if m + max(-(-n // s) for n, s in zip(taps, strides)) - 1 <= most)

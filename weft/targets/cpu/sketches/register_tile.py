@@ -105,15 +105,13 @@ def match_grouped(unit: Unit) -> Sketch | None:
     if weight.buffer not in unit.constants or not whole:
         return None
 
-    def divided(unit: Unit) -> Sketch | None:
-        return match(_in_groups(unit, found[0], size, weight))
-
     def apply(point: Point) -> None:
-        sketch = divided(unit)
+        sketch = match(_in_groups(unit, found[0], size, weight))
         assert sketch is not None
         sketch.apply(point)
 
-    sketch = divided(replace(unit, schedule=unit.schedule.copy(), done=set(unit.done)))
+    trial = replace(unit, schedule=unit.schedule.copy(), done=set(unit.done))
+    sketch = match(_in_groups(trial, found[0], size, weight))
     return None if sketch is None else Sketch("grouped tile", sketch.knobs, apply, sketch.cost, sketch.legal)
 
 

@@ -85,14 +85,6 @@ class Sizes:
         return 4 * self.size * tile_rows * self.wide * channels
 
 
-@dataclass(frozen=True)
-class Chain:
-    """The blocks after the products: those between, and the last one, which writes the output."""
-
-    between: tuple[str, ...]
-    final: str
-
-
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a Winograd convolution; None for any other product."""
     s = unit.schedule
@@ -108,7 +100,7 @@ def match(unit: Unit) -> Sketch | None:
         return None
 
     def apply(point: Point) -> None:
-        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, chain.final, *chain.between}
+        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, *chain}
         others = set(names_of(s)) - own
         _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
         unit.done.update(set(names_of(s)) - others)
@@ -117,8 +109,9 @@ def match(unit: Unit) -> Sketch | None:
     return model.ruled("winograd", unit, _knobs(sizes, point, lanes, unit.target), point, apply)
 
 
-def _chain(s: Schedule) -> Chain | None:
-    """The blocks from the transform back to the last that reads the one before alone, element by element."""
+def _chain(s: Schedule) -> list[str] | None:
+    """The blocks from the transform back to the last that reads the one before alone, element by element: it writes the
+    output."""
     found: list[Block] = []
     buffer = facts_of(block_named(s, BACK if BACK in names_of(s) else SUMS)).target
     while buffer not in s.func.buffers:
@@ -131,11 +124,7 @@ def _chain(s: Schedule) -> Chain | None:
         buffer = reader.writes[0].buffer
     if not found or len(found[-1].axes) not in (_rank(s), _rank(s) + 1):
         return None
-    return Chain(tuple(block.name for block in found[:-1]), found[-1].name)
-
-
-def _in_blocks(s: Schedule) -> bool:
-    return PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
+    return [block.name for block in found]
 
 
 def _rank(s: Schedule) -> int:
@@ -144,8 +133,8 @@ def _rank(s: Schedule) -> int:
     return 4 if sum(uses(load, direct.reduce[2]) for load in direct.loads) > 1 else 3
 
 
-def _sizes(s: Schedule, chain: Chain) -> Sizes:
-    sums, direct, final = (block_named(s, name) for name in (SUMS, DIRECT, chain.final))
+def _sizes(s: Schedule, chain: list[str]) -> Sizes:
+    sums, direct, final = (block_named(s, name) for name in (SUMS, DIRECT, chain[-1]))
     facts = facts_of(sums)
     size = [extent(axis) for axis in sums.axes[:2]]
     # Channels, then taps down and across.
@@ -153,7 +142,7 @@ def _sizes(s: Schedule, chain: Chain) -> Sizes:
     sides = [side_of(n, r) for n, r in zip(size, taps)]
     down, across = (side.tile for side in sides)
     batch, _, height, width = [*(extent(axis) for axis in final.axes[: _rank(s)]), 1][:4]
-    in_blocks = _in_blocks(s)
+    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
     outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
     tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
     if in_blocks:
@@ -334,7 +323,7 @@ class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
     def __init__(
-        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
+        self, s: Schedule, chain: list[str], sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
     ) -> None:
         self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
         self.others, self.rank = max(cores - 1, 1), _rank(s)
@@ -344,7 +333,7 @@ class _Sketch:
 
     def apply(self) -> None:
         """All the steps."""
-        s, final = self.s, self.s[self.chain.final]
+        s, final = self.s, self.s[self.chain[-1]]
         by_channels = bool(self.point["threads_by_channels"])
         self.read_in_place()
         self.peaks()
@@ -497,7 +486,7 @@ class _Sketch:
         nest.write_out(stage, row, column, lane)
         for loop in (*blocks, tall, wide):
             stage.annotate("partition", False, loop)
-        for name in reversed(self.chain.between):
+        for name in reversed(self.chain[:-1]):
             s[name].compute_at(stage, wide)
             s[name].set_scope("local")
             self.tile_of_outputs(s[name])
