@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import harness, real_models
-from benchmarks.workers import Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
+from benchmarks.workers import Race, Task, Timing, best_ratio, geometric_mean, speed_ratio, told_ratio
 from weft.cli import facts
 
 PEERS = ("torch", "onnxruntime")
@@ -162,6 +162,12 @@ class Row:
             return None
         return compare(self.timings[ours], self.timings[self.best_peer])
 
+    def line(self) -> str:
+        """The row in short."""
+        times = ", ".join(f"{name} {_time(timing)}" for name, timing in self.timings.items())
+        ratios = told_ratio(self.ratio("weft"), self.ratio("weft", best_ratio))
+        return f"{self.convolution.name}, {self.threads} threads: {times} µs; × best {ratios}"
+
     def as_json(self) -> dict[str, Any]:
         """The figures."""
         one = self.convolution
@@ -256,7 +262,10 @@ def run(convolutions: Sequence[Single], description: str | None, arguments: Sequ
     console = harness.wide_console()
     harness.print_system(console)
     with tempfile.TemporaryDirectory() as folder, Race(["weft", ALONE, *given.peers]) as race:
-        rows = [measure(one, race, threads, given.seconds, Path(folder)) for threads in given.threads for one in chosen]
+        measured = (
+            measure(one, race, threads, given.seconds, Path(folder)) for threads in given.threads for one in chosen
+        )
+        rows = harness.collect(measured, console)
     show(rows, console)
     if given.json:
         harness.write_json(given.json, [row.as_json() for row in rows])

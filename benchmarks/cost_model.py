@@ -19,7 +19,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weft
+from benchmarks.harness import collect
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph, Value
@@ -38,7 +39,7 @@ from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Sketch
 from weft.tuner.cost_models import rank_correlation
 
-ROUNDS = 9
+ROUNDS = 30
 """Points are called in turns; the first turn is for warming up."""
 
 MOST_RATIO = 8.0
@@ -168,6 +169,14 @@ class Row:
         """How many times as long as the best measured point the default takes."""
         return self.points[0].seconds / min(p.seconds for p in self.points)
 
+    def line(self) -> str:
+        """The row in short."""
+        best = min(self.points, key=lambda point: point.seconds)
+        told = ", ".join(f"{one.sketch} {one.point} {one.seconds * 1e6:.1f} µs" for one in (self.points[0], best))
+        return (
+            f"{self.name}: Spearman {self.spearman:.2f} ({self.repeated:.2f}), default / best {self.behind:.2f}: {told}"
+        )
+
 
 class _First:
     """A pick that tries one point of the heaviest unit's sketches first, and notes what there is to choose from."""
@@ -275,6 +284,16 @@ def measure(name: str, target: str, precision: str | None, count: int, seconds: 
     return Row(name, points, refused, size)
 
 
+def _kept(rows: Iterable[Row], path: str | None) -> Iterator[Row]:
+    """The rows; what was measured stays in a file, whatever comes."""
+    found = []
+    for row in rows:
+        found.append(asdict(row))
+        if path:
+            Path(path).write_text(json.dumps(found, indent=1))
+        yield row
+
+
 def main() -> None:
     """The table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost_model", description=__doc__.splitlines()[0])
@@ -290,13 +309,9 @@ def main() -> None:
     shapes = FITTED if given.fitted else SHAPES
     names = [name for name in shapes if not given.only or any(part in name for part in given.only)]
     arguments = [(name, given.target, given.precision, given.points, given.seconds) for name in names]
-    rows: list[Row] = []
-    with ProcessPoolExecutor(given.jobs) as pool:
-        for row in pool.map(measure, *zip(*arguments)):
-            rows.append(row)
-            if given.json:  # what was measured stays, whatever comes
-                Path(given.json).write_text(json.dumps([asdict(row) for row in rows], indent=1))
     console = Console(width=None if sys.stdout.isatty() else 220)
+    with ProcessPoolExecutor(given.jobs) as pool:
+        rows = collect(_kept(pool.map(measure, *zip(*arguments)), given.json), console)
     heads = ("points", "measured", "refused", "Spearman", "repeated", "default / best", "default", "best")
     table = Table("shape", *heads)
     for row in rows:

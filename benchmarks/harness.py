@@ -22,11 +22,11 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -195,6 +195,29 @@ def print_system(console: Console | None = None) -> None:
     out = console or Console()
     out.print(f"{system['processor']} ({system['llvm_cpu']}), {system['cores']} cores; {' '.join(system['features'])}")
     out.print(", ".join(f"{name} {version}" for name, version in system["packages"].items()))
+
+
+class Line(Protocol):
+    """A row of a table that can be said in one line."""
+
+    def line(self) -> str:
+        """What was measured, in short."""
+
+
+LineT = TypeVar("LineT", bound=Line)
+
+
+def collect(rows: Iterable[LineT], console: Console) -> list[LineT]:
+    """The rows, each told as soon as it is measured: a run that is cut short has shown what it had, and one that is
+    interrupted still gets its tables."""
+    found: list[LineT] = []
+    try:
+        for row in rows:
+            found.append(row)
+            console.print(row.line(), style="dim", markup=False, soft_wrap=True)
+    except KeyboardInterrupt:
+        console.print("[red]stopped; this is what there is so far[/]")
+    return found
 
 
 def print_table(

@@ -30,7 +30,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import harness, real_models
-from benchmarks.workers import CLOCKS, Prepared, Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
+from benchmarks.workers import CLOCKS, Prepared, Race, Task, Timing, best_ratio, geometric_mean, speed_ratio, told_ratio
 from weft.graph.ir import Graph
 
 PEERS = ("onnxruntime", "openvino", "torch", "torch.compile")
@@ -82,6 +82,11 @@ class Row:
         if peer is None or peer not in self.timings or "weft" not in self.timings:
             return None
         return compare(self.timings["weft"], self.timings[peer])
+
+    def line(self) -> str:
+        """The row in short."""
+        times = ", ".join(f"{name} {_times(timing)}" for name, timing in self.timings.items())
+        return f"{self.workload}, {self.precision}, {self.threads} threads: {times} ms; × best {_ratio([self], None)}"
 
     def as_json(self) -> dict[str, Any]:
         """The figures."""
@@ -261,14 +266,7 @@ def mean_ratio(rows: Sequence[Row], peer: str | None, compare: Compare = speed_r
 
 
 def _ratio(rows: Sequence[Row], peer: str | None) -> str:
-    middle, best = mean_ratio(rows, peer), mean_ratio(rows, peer, best_ratio)
-    return "–" if middle is None or best is None else f"{middle:.2f} ({best:.2f})"
-
-
-def _line(row: Row) -> str:
-    """A row in short, as soon as it is measured."""
-    times = ", ".join(f"{name} {_times(timing)}" for name, timing in row.timings.items())
-    return f"{row.workload}, {row.precision}, {row.threads} threads: {times} ms; × best {_ratio([row], None)}"
+    return told_ratio(mean_ratio(rows, peer), mean_ratio(rows, peer, best_ratio))
 
 
 def _times(timing: Timing | None) -> str:
@@ -341,18 +339,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.peers, given.precision = [EXACT], ["fp32"]
     console = harness.wide_console()
     harness.print_system(console)
-    rows: list[Row] = []
-    try:
-        with tempfile.TemporaryDirectory() as folder, Race(["weft", *given.peers]) as race:
-            for workload in workloads(given.only, Path(folder), console, given.built_in):
-                for precision in given.precision:
-                    for threads in given.threads:
-                        rows.append(
-                            measure(workload, race, threads, precision, given.peers, given.seconds, given.clock)
-                        )
-                        console.print(_line(rows[-1]), style="dim", markup=False)
-    except KeyboardInterrupt:
-        console.print("[red]stopped; this is what there is so far[/]")
+    with tempfile.TemporaryDirectory() as folder, Race(["weft", *given.peers]) as race:
+        measured = (
+            measure(workload, race, threads, precision, given.peers, given.seconds, given.clock)
+            for workload in workloads(given.only, Path(folder), console, given.built_in)
+            for precision in given.precision
+            for threads in given.threads
+        )
+        rows = harness.collect(measured, console)
     (show_exact if given.exact else show)(rows, console)
     if given.json:
         harness.write_json(given.json, [row.as_json() for row in rows])

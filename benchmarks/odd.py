@@ -215,11 +215,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     harness.print_system(console)
     names = [LESSER] if lesser else installed(given.peers, console)
     with tempfile.TemporaryDirectory() as folder, Race(["weft", *names]) as race:
-        rows = [
+        measured = (
             measure(one, race, threads, given.seconds, Path(folder), lesser)
             for threads in given.threads
             for one in chosen
-        ]
+        )
+        rows = harness.collect(measured, console)
     programs.show(rows, console)
     if lesser:
         show_slower(rows, given.native_vs, console)

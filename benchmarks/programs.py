@@ -25,7 +25,7 @@ from rich.console import Console
 from benchmarks import harness, real_models
 from benchmarks.program_case import Case
 from benchmarks.program_tables import CASES
-from benchmarks.workers import Race, Task, Timing, best_ratio, geometric_mean, speed_ratio
+from benchmarks.workers import Race, Task, Timing, best_ratio, geometric_mean, speed_ratio, told_ratio
 
 PEERS = {"onnxruntime": "onnxruntime", "torch": "torch program"}
 """The peers by the names of their candidates."""
@@ -53,6 +53,13 @@ class Row:
         if peer is None or "weft" not in self.timings:
             return None
         return (best_ratio if best else speed_ratio)(self.timings["weft"], self.timings[peer])
+
+    def line(self) -> str:
+        """The row in short."""
+        times = ", ".join(f"{name} {_time(timing)}" for name, timing in self.timings.items())
+        return (
+            f"{self.case.name}, {self.threads} threads: {times} µs; × best {told_ratio(self.ratio(), self.ratio(True))}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The figures."""
@@ -133,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if given.list else 2
     harness.print_system(console)
     with tempfile.TemporaryDirectory() as folder, Race(["weft", *(PEERS[name] for name in given.peers)]) as race:
-        rows = [measure(one, race, threads, given.seconds, Path(folder)) for threads in given.threads for one in chosen]
+        measured = (
+            measure(one, race, threads, given.seconds, Path(folder)) for threads in given.threads for one in chosen
+        )
+        rows = harness.collect(measured, console)
     show(rows, console)
     if given.json:
         harness.write_json(given.json, [row.as_json() for row in rows])

@@ -103,6 +103,11 @@ def best_ratio(ours: Timing, theirs: Timing) -> float:
     return theirs.minimum / ours.minimum
 
 
+def told_ratio(middle: float | None, best: float | None) -> str:
+    """A ratio by rounds, and in brackets by best calls."""
+    return "–" if middle is None or best is None else f"{middle:.2f} ({best:.2f})"
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     """The mean of ratios; nan where there is none."""
     return statistics.geometric_mean(ratios) if ratios else float("nan")

@@ -56,3 +56,24 @@ def test_table_and_json(tmp_path):
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["results"] == [{"x": 1}]
     assert written["system"]["cores"] >= 1 and written["system"]["packages"]["numpy"] == np.__version__
+
+
+class _Row:
+    def __init__(self, name):
+        self.name = name
+
+    def line(self):
+        return f"{self.name}: measured"
+
+
+def test_rows_are_told_as_they_come_and_an_interrupted_run_keeps_them(tmp_path):
+    console = Console(width=40, record=True, file=open(tmp_path / "out", "w"))
+
+    def rows():
+        yield _Row("first [1]")
+        assert "first [1]: measured" in console.export_text(clear=False)
+        yield _Row("second")
+        raise KeyboardInterrupt
+
+    assert [row.name for row in harness.collect(rows(), console)] == ["first [1]", "second"]
+    assert "stopped" in console.export_text()

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
 
+import weft
 from tests.ops.nodes import check_node, numbers, run_node
+from weft import te
 from weft.graph.ir import GraphError
 from weft.ops import convolution_winograd
 from weft.ops.convolution_winograd import (
     DOMAIN,
     MOST_SPREAD,
     NAME,
+    Side,
     direct_weight,
     matrices,
+    side_of,
+    sides_of,
     transform_weight,
-    uneven_tiles,
 )
 
 
@@ -117,6 +122,40 @@ def test_other_windows_against_torch(tile, shape, window, pads):
 
 
 @pytest.mark.parametrize(
+    "tile,shape,window,strides,pads",
+    [
+        (4, (1, 3, 12, 19), (3, 3), (2, 2), (1, 1, 1, 1)),
+        pytest.param(2, (2, 2, 11, 10), (5, 5), (2, 2), (2, 0, 1, 2), marks=pytest.mark.slow),
+        (2, (1, 2, 10, 9), (3, 3), (2, 1), (0, 1, 0, 0)),
+        (4, (1, 2, 3, 17), (1, 5), (1, 2), (0, 2, 0, 1)),
+        (6, (1, 2, 31), (3,), (2,), (1, 0)),
+        (2, (1, 2, 16), (3,), (2,), (0, 0)),
+    ],
+)
+def test_strides_of_two_against_torch(tile, shape, window, strides, pads):
+    """The sum of the even and the odd inputs' parts, in even tiles and beside an element that makes them uneven."""
+    x, w = numbers(*shape), numbers(4, shape[1], *window, seed=1)
+    around = [(0, 0), (0, 0), *zip(pads, pads[len(pads) // 2 :])]
+    convolve = torch.nn.functional.conv2d if x.ndim == 4 else torch.nn.functional.conv1d
+    arrays = [transform_weight(w, tile, strides), direct_weight(w)]
+    for large in (0.0, 1e6):
+        x[(0, 1, *(n // 2 for n in shape[2:]))] += large
+        wide = torch.tensor(np.pad(x, around).astype(np.float64))
+        want = convolve(wide, torch.tensor(w.astype(np.float64)), stride=strides).numpy()
+        given = {"domain": DOMAIN, "tile": tile, "pads": list(pads), "strides": list(strides)}
+        for made in run_node(NAME, x, *arrays, **given):
+            near = np.abs(want) > 1e3
+            np.testing.assert_allclose(made[0][~near], want[~near], atol=3e-4)
+            np.testing.assert_allclose(made[0][near], want[near], rtol=1e-4)
+
+
+def test_a_side_is_known_by_its_sizes():
+    for tile, taps, stride in itertools.product((2, 4, 6), (3, 5, 7), (1, 2)):
+        assert side_of(Side(taps, stride, tile).size, taps) == Side(taps, stride, tile)
+    assert side_of(1, 1) == Side(1, 1, 1)
+
+
+@pytest.mark.parametrize(
     "x,u,attributes,message",
     [
         ((1, 4, 8, 8), (4, 4, 4, 8), {}, "'tile' is missing"),
@@ -127,6 +166,8 @@ def test_other_windows_against_torch(tile, shape, window, pads):
         ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "pads": [2, 1, 1, 1]}, "none over half a window"),
         ((1, 4, 8, 8), (6, 6, 4, 8), {"tile": 2}, "a weight"),
         ((1, 4, 1, 8), (4, 4, 4, 8), {"tile": 2}, "does not fit"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "strides": [3, 1]}, "moves by 1, or by 2"),
+        ((1, 4, 8, 8), (4, 4, 4, 8), {"tile": 2, "strides": [2, 2]}, "beside its transform"),
     ],
 )
 def test_what_does_not_fit_is_refused(x, u, attributes, message):
@@ -165,7 +206,12 @@ def test_what_does_not_see_an_element_does_not_change(tile, kind):
 
 def test_which_tiles_are_uneven():
     def uneven(x, tile=4):
-        return uneven_tiles(x, tile, (3, 3), PADS, x.shape[2:])
+        tiles = convolution_winograd._Tiles(sides_of(tile, (3, 3)), *(-(-n // tile) for n in x.shape[2:]), (len(x),))
+        given = te.placeholder(x.shape, name="x")
+        found = convolution_winograd._uneven(given, tiles, PADS, x.shape)
+        out = np.zeros((len(x), tiles.count), np.int32)
+        weft.build(te.create_schedule(found.op), [given, found])(x, out)
+        return out.reshape(len(x), tiles.tall, tiles.wide) > 0
 
     x = np.abs(numbers(1, 16, 16, 18)) + 1
     x[0, 0, 0, 0] = 3.0

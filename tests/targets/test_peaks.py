@@ -52,13 +52,13 @@ def test_vector_width():
     assert peaks.vector_bytes({}) == 16
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_the_tile_peak_is_above_the_vector_peak(dtype):
-    if not amx.available(find_target("native")) or not amx.permitted():
-        pytest.skip("no tiles here")
-    assert peaks.tile_peak(dtype, seconds=0.05) > peaks.fma_peak(seconds=0.05)
-    with pytest.raises(ValueError, match="no tile peak for 'float32'; choose from bfloat16, int8"):
-        peaks.tile_peak("float32")
+def test_tiles_are_counted_by_what_vectors_reach(monkeypatch):
+    target = find_target("x86_64-unknown-linux-gnu,cpu=sapphirerapids")
+    monkeypatch.setattr(amx, "permitted", lambda: True)
+    monkeypatch.setattr(peaks, "fma_peak", lambda threads, dtype: {"float32": 100.0, "float64": 50.0}[dtype])
+    monkeypatch.setattr(peaks, "copy_bandwidth", lambda threads: 10.0)
+    found = peaks.measure(target, 1).gflops
+    assert (found["bfloat16"], found["int8"]) == (1600.0, 3200.0)
 
 
 def test_peaks_are_measured_once_and_kept(tmp_path, monkeypatch):

@@ -13,6 +13,8 @@ import weft
 from tests.goldens.choices import TARGETS, kernels_in
 from tests.hosts import lesser
 from weft.builder import lower
+from weft.compiler.kernels import build
+from weft.compiler.kernels.build import lift_packing
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
@@ -227,3 +229,35 @@ def test_rows_of_a_window_that_moves_by_two_stay_until_their_next_tap():
 def test_rows_share_what_the_taps_read():
     assert [Taps(3).read(rows) for rows in (1, 2, 8)] == [3, 4, 10]
     assert Taps(3, gap=2).read(2) == 6 and Taps(3, step=2).read(2) == 5
+
+
+@pytest.mark.parametrize(
+    "inputs,outputs,groups,window,more",
+    [
+        (36, 72, 3, (3, 3), {"strides": [2, 2], "pads": [1] * 4}),
+        (20, 80, 4, (3, 3), {"pads": [1] * 4, "after": None}),
+        (24, 72, 3, (1, 1), {}),
+        (14, 140, 7, (5,), {"pads": [2, 2]}),
+    ],
+)
+@pytest.mark.parametrize("target", [one for one in ("native", *NARROWER) if find_target(one).vector_bytes >= 16])
+def test_channels_of_a_group_along_the_lanes(inputs, outputs, groups, window, more, target, monkeypatch):
+    """Groups are an axis of their own; the weight's two copies, by groups and in panels, are made ahead."""
+    graph = single((11, 13)[: len(window)], inputs, outputs, window, group=groups, **more)
+    made = []
+    monkeypatch.setattr(build, "lift_packing", lambda *given: made.append(lift_packing(*given)) or made[-1])
+    with knobs.override(layout=False), by_rows(only=("grouped tile",)) as stand:
+        check(graph, target)
+    packed = [one for lifted in made for one in lifted.parameters if isinstance(one, build.Packing)]
+    assert stand and any(one.first is not None for one in packed)
+    assert not any(buffer.name.startswith("in1") for lifted in made for buffer in lifted.func.allocations)
+
+
+def test_a_last_tile_that_is_cut_costs_its_tests_where_lanes_cannot_be_off():
+    sizes = [Size(CORES["neoverse-n1"], 3, 32, 8, 32, Taps(2), 512, masks=masks) for masks in (True, False)]
+    columns = {knob: np.asarray([number]) for knob, number in {"channels": 3, "vectors": 1, "down": 1}.items()}
+    with_masks, without = (
+        size.cycles({**columns, "rows": np.asarray([3])}) / size.cycles({**columns, "rows": np.asarray([2])})
+        for size in sizes
+    )
+    assert without > 1.2 * with_masks

@@ -1,15 +1,19 @@
-"""Winograd's convolution: kernels of 3 and 5 taps a side with stride 1, by m × m tiles of the output.
+"""Winograd's convolution: kernels of 3 and 5 taps a side with stride 1 or 2, by m × m tiles of the output.
 
     WinogradConv(x, u, w, bias?)  tile=m, pads=[top, left, bottom, right], less than half a window   domain "weft"
+                                  strides=[down, across], 1 where there is one tap
                                   block=[tiles down, tiles across], for images of open size
 
-`u` is the transformed weight G g Gᵀ, of shape (t, t, channels in, channels out) with t = m + r - 1, which a pass makes
-from a constant weight when a model is compiled (`transform_weight`); `w` is that weight itself, as (r, r, channels in,
-channels out). A tile of the output costs t² products for each pair of channels instead of m² r². A side of a window
-that has one tap stays as it is (m = t = r = 1), and a line is an image of one column: `x` of three dimensions. The
-matrices come from the interpolation points of Toom and Cook:
+`u` is the transformed weight G g Gᵀ, of shape (t, t, channels in, channels out) with t = s (m - 1) + r, which a pass
+makes from a constant weight when a model is compiled (`transform_weight`); `w` is that weight itself, as (r, r,
+channels in, channels out). A tile of the output costs t² products for each pair of channels instead of m² r². A side of
+a window that has one tap stays as it is (m = t = r = 1), and a line is an image of one column: `x` of three dimensions.
+The matrices come from the interpolation points of Toom and Cook:
 
     y = Aᵀ [(G g) ⊙ (Bᵀ d)]          g: r taps, d: t inputs, y: m outputs of a correlation
+
+A window that moves by 2 is the sum of two that move by 1, over the even and the odd inputs: the matrices of the two
+stand side by side, and 3 taps take 9 products for 4 outputs, where a plain sum takes 12 (in two dimensions 81 for 16).
 
 As a tensor program, all of it with the channels last, so that lanes are channels and the transforms are plain sums:
 
@@ -29,8 +33,8 @@ again, so its error grows with the largest of them, and a NaN reaches all. A til
     the largest magnitude around it   <=   MOST_SPREAD × the largest in each of its outputs' own windows,   and MOST
 
 which neither a NaN nor an infinity satisfies. Blocks of 2 × 2 that start at the tile's second row and column make that
-cheap: the windows of two neighbouring outputs share such a block, and the tile and its border are a few of them (along
-a side of one tap blocks are single elements). Their
+cheap: the windows of two neighbouring outputs share such a block (with stride 2 each has its own), and the tile and its
+border are a few of them (along a side of one tap blocks are single elements). Their
 peaks take two whole-number operations for each element of the input, whatever the number of outputs (the bits of
 magnitudes compare as the magnitudes do, NaN above all).
 """
@@ -49,8 +53,8 @@ from weft.expr.nodes import Expr
 from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
 from weft.graph.shapes import divided, minus, plus, tidy
-from weft.ops.convolution import accumulator, add_channel, dims_of, finish, sizes_of
-from weft.ops.convolution_window import Pads, pad_array, pad_tensor
+from weft.ops.convolution import accumulator, add_channel, convolve_arrays, dims_of, finish, sizes_of
+from weft.ops.convolution_window import Pads, Window, pad_tensor
 
 DOMAIN = "weft"
 NAME = "WinogradConv"
@@ -79,11 +83,12 @@ At = Sequence[Expr]
 
 
 class Matrices(NamedTuple):
-    """Aᵀ (m × t), G (t × r) and Bᵀ (t × t), exact."""
+    """Aᵀ (m × t), G (t × r) and Bᵀ (t × t), exact; and how many of the t belong to each phase of a stride."""
 
     output: tuple[Row, ...]
     weight: tuple[Row, ...]
     input: tuple[Row, ...]
+    phases: tuple[int, ...]
 
 
 def points(count: int) -> list[Fraction]:
@@ -95,10 +100,22 @@ def points(count: int) -> list[Fraction]:
 
 
 @lru_cache
-def matrices(tile: int, taps: int = 3) -> Matrices:
-    """The three matrices of F(tile, taps)."""
-    finite = points(tile + taps - 2)
+def matrices(tile: int, taps: int = 3, stride: int = 1) -> Matrices:
+    """The matrices of F(tile, taps), or those for the phases of a stride side by side."""
     zero, one = Fraction(0), Fraction(1)
+    if stride > 1:
+        parts = [matrices(tile, len(range(phase, taps, stride))) for phase in range(stride)]
+        size, phases = stride * (tile - 1) + taps, list(enumerate(parts))
+        return Matrices(
+            tuple(tuple(v for row in rows for v in row) for rows in zip(*(part.output for part in parts))),
+            tuple(_spread(row, phase, stride, taps) for phase, part in phases for row in part.weight),
+            tuple(_spread(row, phase, stride, size) for phase, part in phases for row in part.input),
+            tuple(len(part.input) for part in parts),
+        )
+    if taps == 1:
+        same = tuple(tuple(one if i == j else zero for j in range(tile)) for i in range(tile))
+        return Matrices(same, ((one,),) * tile, same, (tile,))
+    finite = points(tile + taps - 2)
     output = [tuple(a**i for a in finite) + (one if i == tile - 1 else zero,) for i in range(tile)]
     weight, given = [], []
     for a in finite:
@@ -110,7 +127,13 @@ def matrices(tile: int, taps: int = 3) -> Matrices:
         given.append((*_polynomial(others), zero))
     weight.append((zero,) * (taps - 1) + (one,))
     given.append(_polynomial(finite))
-    return Matrices(tuple(output), tuple(weight), tuple(given))
+    return Matrices(tuple(output), tuple(weight), tuple(given), (len(given),))
+
+
+def _spread(row: Row, phase: int, stride: int, size: int) -> Row:
+    """A row of a phase among all elements: every so many of them."""
+    found = dict(zip(range(phase, size, stride), row))
+    return tuple(found.get(k, Fraction(0)) for k in range(size))
 
 
 def _polynomial(roots: Sequence[Fraction]) -> Row:
@@ -126,15 +149,53 @@ def as_array(matrix: Sequence[Row], dtype: Any = np.float64) -> Array:
     return np.array([[float(v) for v in row] for row in matrix], dtype)
 
 
-def side(tile: int, taps: int) -> int:
-    """Outputs of a tile along a side of a window."""
-    return tile if taps > 1 else 1
+def terms(matrix: Sequence[Row]) -> int:
+    """Terms of the sums that make a transform; none where it changes nothing."""
+    return sum(1 for row in matrix for v in row if v) if len(matrix) > 1 else 0
 
 
-def transform_weight(weight: Array, tile: int) -> Array:
+class Side(NamedTuple):
+    """One side of a window: its taps, how far it moves, and the outputs of a tile along it."""
+
+    taps: int
+    stride: int
+    tile: int
+
+    @property
+    def size(self) -> int:
+        """Inputs of a tile, and the products that it takes."""
+        return self.stride * (self.tile - 1) + self.taps
+
+    @property
+    def pitch(self) -> int:
+        """How far apart tiles read."""
+        return self.stride * self.tile
+
+    @property
+    def matrices(self) -> Matrices:
+        """Its transforms."""
+        return matrices(self.tile, self.taps, self.stride)
+
+    def reach(self, tiles: Any) -> Any:
+        """Inputs of so many tiles side by side."""
+        return self.pitch * tiles + (self.taps - self.stride)
+
+
+def sides_of(tile: int, taps: Sequence[int], strides: Sequence[int] = (1, 1)) -> list[Side]:
+    """Both sides of a window; tiles have one output along a side of one tap."""
+    return [Side(r, s, tile if r > 1 else 1) for r, s in zip((*taps, 1), (*strides, 1))][:2]
+
+
+def side_of(size: int, taps: int) -> Side:
+    """The side whose transform has so many elements: tiles are of even sizes, so that it can be but one."""
+    stride = 1 if size == taps or (size - taps) % 2 else 2
+    return Side(taps, stride, (size - taps) // stride + 1)
+
+
+def transform_weight(weight: Array, tile: int, strides: Sequence[int] = (1, 1)) -> Array:
     """G g Gᵀ of a weight (out, in, r[, r]), in double precision, as (t, t, in, out) of the weight's own type."""
     weight = weight.reshape(*weight.shape, *[1] * (4 - weight.ndim))
-    down, across = (as_array(matrices(side(tile, taps), taps).weight) for taps in weight.shape[2:])
+    down, across = (as_array(side.matrices.weight) for side in sides_of(tile, weight.shape[2:], strides))
     outputs, inputs, taps = weight.shape[:3]
     made = np.empty((len(down), len(across), inputs, outputs), weight.dtype)
     step = max(1, AT_ONCE // (len(down) * len(across) * max(outputs, 1)))
@@ -158,32 +219,30 @@ def _padding(use: Use, rank: int, taps: Sequence[int]) -> Pads:
     flat = [int(p) for p in use.get("pads") or [0] * 2 * (rank - 2)]
     if len(flat) != 2 * (rank - 2) or any(not 0 <= p <= (r - 1) // 2 for p, r in zip(flat, [*taps[: rank - 2]] * 2)):
         raise use.error(f"pads is {flat}; two numbers a side are needed, none over half a window of {list(taps)}")
-    return pads_of(flat)
+    return tuple([*zip(flat, flat[rank - 2 :]), (0, 0)][:2])
 
 
-def pads_of(flat: Sequence[int]) -> Pads:
-    """The attribute as pairs; none across a line."""
-    pairs = list(zip(flat, flat[len(flat) // 2 :]))
-    return tuple([*pairs, (0, 0)][:2])
-
-
-def _tile(use: Use) -> int:
-    tile = int(use.need("tile"))
+def _sides(use: Use, taps: Sequence[int]) -> list[Side]:
+    tile, strides = int(use.need("tile")), [*(int(s) for s in use.get("strides") or ()), 1, 1][:2]
     if tile not in (2, 4, 6):
         raise use.error(f"tile is {tile}; it must be 2, 4 or 6")
-    return tile
+    if any(s not in ((1, 2) if r > 1 else (1,)) for r, s in zip(taps, strides)):
+        raise use.error(f"strides is {strides}; a window of {list(taps)} moves by 1, or by 2 where it has several taps")
+    return sides_of(tile, taps, strides)
 
 
 def _infer(c: Infer) -> list[Type]:
     x, u, w = (c.tensor(position) for position in range(3))
     if x.shape is None or u.shape is None or w.shape is None:
         return [TensorType(x.dtype, None)]
-    tile, taps = _tile(c), numbers_in(w.dims[:2])
+    taps = numbers_in(w.dims[:2])
     if len(x.dims) not in (3, 4) or any(r % 2 == 0 for r in taps) or (len(x.dims) == 3 and taps[1] != 1):
         raise c.error(f"an input {x!r} with a weight {w!r}")
-    if u.dims[:2] != tuple(side(tile, r) + r - 1 for r in taps) or max(taps) == 1:
-        raise c.error(f"a weight {w!r} beside its transform {u!r} for tiles of {tile} × {tile}")
-    spatial = [minus(plus(d, a + b), r - 1) for d, r, (a, b) in zip(x.dims[2:], taps, _padding(c, len(x.dims), taps))]
+    sides = _sides(c, taps)
+    if u.dims[:2] != tuple(side.size for side in sides) or max(taps) == 1:
+        raise c.error(f"a weight {w!r} beside its transform {u!r} for tiles of {c.need('tile')}")
+    around = zip(x.dims[2:], sides, _padding(c, len(x.dims), taps))
+    spatial = [divided(minus(plus(d, a + b), s.taps - s.stride), s.stride) for d, s, (a, b) in around]
     if any(isinstance(d, int) and d < 1 for d in spatial):
         raise c.error(f"the kernel does not fit into {x!r}")
     return [TensorType(x.dtype, (x.dims[0], u.dims[3], *spatial))]
@@ -193,50 +252,23 @@ def _infer(c: Infer) -> list[Type]:
 
 
 def _evaluate(c: Evaluate, x: Array, u: Array, w: Array, bias: Array | None = None) -> Array:
-    """The meaning: the same sums in the type of the accumulator."""
-    tile, wide = _tile(c), np.dtype(accumulator(str(x.dtype)))
-    with np.errstate(all="ignore"):
-        made = winograd_arrays(x.astype(wide), u.astype(wide), w.astype(wide), tile, _padding(c, x.ndim, w.shape[:2]))
+    """The meaning: the convolution, in the type of the accumulator."""
+    wide, window = np.dtype(accumulator(str(x.dtype))), Window(c, w.shape[: x.ndim - 2])
+    weight = w.transpose(3, 2, 0, 1).reshape(w.shape[3], w.shape[2], *window.kernel)
+    made = convolve_arrays(x.astype(wide), weight.astype(wide), window, 1)
     return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(x.dtype))
 
 
-def winograd_arrays(x: Array, u: Array, w: Array, tile: int, pads: Pads) -> Array:
-    """The convolution of arrays, in their own type."""
-    if x.ndim == 3:
-        return winograd_arrays(x[..., None], u, w, tile, pads)[..., 0]
-    taps, sizes = w.shape[:2], u.shape[:2]
-    sides = [side(tile, r) for r in taps]
-    outs = [n + a + b - r + 1 for n, r, (a, b) in zip(x.shape[2:], taps, pads)]
-    counts = [-(-n // m) for n, m in zip(outs, sides)]
-    ends = zip(x.shape[2:], counts, sides, taps, pads)
-    padded = pad_array(x, tuple((a, k * m + r - 1 - n - a) for n, k, m, r, (a, _) in ends))
-    windows = np.lib.stride_tricks.sliding_window_view
-    view = windows(padded, sizes, axis=(2, 3))[:, :, :: sides[0], :: sides[1]]
-    found = [matrices(m, r) for m, r in zip(sides, taps)]
-    (b, d), (a, e) = (
-        [as_array(matrix, x.dtype) for matrix in kind] for kind in zip(*((f.input, f.output) for f in found))
-    )
+def winograd_arrays(x: Array, u: Array, sides: Sequence[Side]) -> Array:
+    """The method's own sums for images without a border that are whole tiles, all of them even."""
+    view = np.lib.stride_tricks.sliding_window_view(x, u.shape[:2], axis=(2, 3))
+    view = view[:, :, :: sides[0].pitch, :: sides[1].pitch]
+    b, d = (as_array(side.matrices.input, x.dtype) for side in sides)
+    a, e = (as_array(side.matrices.output, x.dtype) for side in sides)
     v = np.einsum("xi,ncpqij,yj->xynpqc", b, view, d, optimize=True)
-    m = np.matmul(v.reshape(*sizes, -1, x.shape[1]), u)
+    m = np.matmul(v.reshape(*u.shape[:2], -1, x.shape[1]), u)
     y = np.einsum("ix,xynpqo,jy->nopiqj", a, m.reshape(*v.shape[:5], -1), e, optimize=True)
-    whole = y.reshape(x.shape[0], u.shape[3], counts[0] * sides[0], counts[1] * sides[1])
-    uneven = uneven_tiles(x, tile, taps, pads, outs).repeat(sides[0], axis=1).repeat(sides[1], axis=2)
-    if uneven.any():
-        plain = np.einsum("ncpqij,ijco->nopq", windows(padded, taps, axis=(2, 3)), w, optimize=True)
-        whole = np.where(uneven[:, None], plain, whole)
-    return np.ascontiguousarray(whole[:, :, : outs[0], : outs[1]])
-
-
-def uneven_tiles(x: Array, tile: int, taps: Sequence[int], pads: Pads, outs: Sequence[int]) -> Array:
-    """Whether each tile (image, row, column) is computed directly."""
-    axes = [_Blocks(n, a, out, tile, r) for n, r, (a, _), out in zip(x.shape[2:], taps, pads, outs)]
-    sizes = np.pad(np.abs(x).max(axis=1), ((0, 0), *[axis.padding for axis in axes]))
-    peaks = sizes.reshape(len(x), axes[0].count, axes[0].step, axes[1].count, axes[1].step).max(axis=(2, 4))
-    rows, columns = ([axis.around(np.arange(axis.tiles), j, np) for j in range(axis.reach)] for axis in axes)
-    around = np.maximum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
-    rows, columns = ([axis.inside(np.arange(axis.tiles), j, np) for j in range(axis.half)] for axis in axes)
-    least = np.minimum.reduce([peaks[:, r][:, :, k] for r in rows for k in columns])
-    return np.asarray(~(around <= np.minimum(least * x.dtype.type(MOST_SPREAD), MOST)))
+    return np.asarray(y.reshape(*y.shape[:2], y.shape[2] * y.shape[3], -1))
 
 
 class _Blocks:
@@ -245,18 +277,17 @@ class _Blocks:
     windows have one tap, a block is one element.
     """
 
-    __slots__ = ("size", "before", "step", "half", "tiles", "reach", "first", "count", "shared", "last")
+    __slots__ = ("size", "before", "step", "half", "reach", "first", "count", "shared", "last")
 
-    def __init__(self, size: Any, before: int, out: Any, tile: int, taps: int) -> None:
-        tile, step = side(tile, taps), 2 if taps > 1 else 1
-        self.size, self.before, self.step, self.half = size, before, step, tile // step
-        self.tiles: Any = divided(out, tile, up=True)
-        self.reach = (tile + taps - 3 + step) // step + 1
+    def __init__(self, size: Any, before: int, out: Any, side: Side) -> None:
+        step = 2 if side.taps > 1 else 1
+        self.size, self.before, self.step, self.half = size, before, step, side.pitch // step
+        self.reach = (side.size - 2 + step) // step + 1
         self.first = (before + step - 1) // step
         self.count: Any = tidy((size + before + step - 2) // step + 1 - self.first)
-        self.shared = (taps + 1) // 4 - self.first
+        self.shared = (side.taps + 1) // 4 - self.first
         """The block in the middle of what the first two windows share: the same for each two more."""
-        self.last = tidy((out - 1) // step + self.shared)
+        self.last = tidy((out - 1) * side.stride // step + self.shared)
         """The block of the last output that there is."""
 
     @property
@@ -280,85 +311,59 @@ class _Blocks:
             return at, [*tests, at < self.size] if self.padding[1] else tests
         return te.minimum(at, self.size - 1), tests
 
-    def around(self, tile: Any, j: int, functions: Any) -> Any:
+    def around(self, tile: Any, j: int) -> Any:
         """The j-th block of those that a tile reads."""
         if self.step == 1:
             return tile
-        return functions.minimum(functions.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
+        return te.minimum(te.maximum(tile * self.half + (j - self.first), 0), self.count - 1)
 
-    def inside(self, tile: Any, j: int, functions: Any) -> Any:
-        """The block that the windows of a tile's outputs 2j and 2j + 1 share."""
-        return tile if self.step == 1 else functions.minimum(tile * self.half + (self.shared + j), self.last)
+    def inside(self, tile: Any, j: int) -> Any:
+        """The block that the windows of a tile's outputs 2j and 2j + 1 share; with stride 2, one of output j's own."""
+        return tile if self.step == 1 else te.minimum(tile * self.half + (self.shared + j), self.last)
 
 
 # ------------------------------------------------------------------------------------------------------------ tensors
 
 
-def _sum(coefficients: Sequence[Fraction], entry: Callable[[int], Expr]) -> Expr | None:
-    """The sum of coefficient × entry; None where all are 0."""
+def _sum(terms: Sequence[tuple[Fraction, Expr]]) -> Expr:
+    """The sum of factor × value; the first factor is positive."""
     made: Expr | None = None
-    for position, factor in enumerate(coefficients):
-        if factor == 0:
-            continue
-        value = entry(position)
-        if abs(factor) != 1:
-            value = value * te.const(float(abs(factor)), value.dtype)
-        if made is None:
-            made = value if factor > 0 else te.const(0.0, value.dtype) - value
-        else:
-            made = made + value if factor > 0 else made - value
-    return made
-
-
-def _halves(row: Row, entry: Callable[[int], Expr]) -> Expr:
-    """A row of Bᵀ: the even and the odd terms each on their own, since the rows of a and -a share them."""
-    even = [v if k % 2 == 0 else Fraction(0) for k, v in enumerate(row)]
-    odd = [v if k % 2 == 1 else Fraction(0) for k, v in enumerate(row)]
-    return _joined(even, odd, entry)
-
-
-def _joined(even: Sequence[Fraction], odd: Sequence[Fraction], entry: Callable[[int], Expr]) -> Expr:
-    """Two sums added or subtracted: each is written with a positive last term, so that equal ones look equal."""
-    parts = []
-    for part in (even, odd):
-        last = next((v for v in reversed(part) if v), None)
-        if last is not None:
-            sign = 1 if last > 0 else -1
-            parts.append((sign, _positive_first([v * sign for v in part], entry)))
-    (sign, made), rest = parts[0], parts[1:]
-    if sign < 0 and rest and rest[0][0] > 0:
-        return rest[0][1] - made
-    made = made if sign > 0 else te.const(0.0, made.dtype) - made
-    for sign, value in rest:
-        made = made + value if sign > 0 else made - value
-    return made
-
-
-def _positive_first(row: Sequence[Fraction], entry: Callable[[int], Expr]) -> Expr:
-    """A sum whose last term is positive, written last term first."""
-    made = _sum(list(reversed(row)), lambda k: entry(len(row) - 1 - k))
-    assert made is not None
-    return made
-
-
-def _pairs(row: Row, entry: Callable[[int], Expr]) -> Expr:
-    """A row of Aᵀ: the entries of the points a and -a are added (or subtracted) before they are scaled."""
-    made: Expr | None = None
-    end = len(row) - 1
-    terms: list[tuple[Fraction, Expr]] = [(row[0], entry(0))] if row[0] else []
-    for k in range(1, end, 2):
-        if k + 1 < end:
-            both = entry(k) + entry(k + 1) if row[k] == row[k + 1] else entry(k) - entry(k + 1)
-            terms.append((row[k], both))
-        else:
-            terms.append((row[k], entry(k)))
-    if end and row[end]:
-        terms.append((row[end], entry(end)))
     for factor, value in terms:
-        scaled = value if factor == 1 else value * te.const(float(factor), value.dtype)
-        made = scaled if made is None else made + scaled
+        value = value if abs(factor) == 1 else value * te.const(float(abs(factor)), value.dtype)
+        made = value if made is None else made + value if factor > 0 else made - value
     assert made is not None
     return made
+
+
+def _halves(row: Row, stride: int, entry: Callable[[int], Expr]) -> Expr:
+    """A row of Bᵀ: the even and the odd terms of its phase each on their own, since the rows of a and -a share them.
+    Each is written from its last term on, which is positive, so that equal ones look equal."""
+    parts = []
+    for half in (0, 1):
+        found = [(v, k) for k, v in reversed(list(enumerate(row))) if v and k // stride % 2 == half]
+        if found:
+            sign = 1 if found[0][0] > 0 else -1
+            parts.append((Fraction(sign), _sum([(v * sign, entry(k)) for v, k in found])))
+    # A polynomial's highest coefficient is 1: at least one part is positive.
+    return _sum(parts if parts[0][0] > 0 else parts[::-1])
+
+
+def _pairs(row: Row, phases: Sequence[int], entry: Callable[[int], Expr]) -> Expr:
+    """A row of Aᵀ: the entries of the points a and -a are added (or subtracted) before they are scaled."""
+    terms: list[tuple[Fraction, Expr]] = []
+    first = 0
+    for size in phases:
+        k, end = first, first + size - 1
+        while k <= end:
+            # Points are 0, then pairs; the last one is infinite.
+            paired = k > first and k + 1 < end and row[k] != 0 and abs(row[k]) == abs(row[k + 1])
+            if paired:
+                terms.append((row[k], entry(k) + entry(k + 1) if row[k] == row[k + 1] else entry(k) - entry(k + 1)))
+            elif row[k]:
+                terms.append((row[k], entry(k)))
+            k += 2 if paired else 1
+        first = end + 1
+    return _sum(terms)
 
 
 def _chosen(index: Expr, rows: Sequence[Row], write: Callable[[Row], Expr]) -> Expr:
@@ -373,8 +378,7 @@ class _Tiles(NamedTuple):
     """How tiles are numbered: by images, and in each by their place. An image of open size is cut into blocks of
     `tall` × `wide` tiles, which are two more axes of images; any other is one block."""
 
-    down: int
-    across: int
+    sides: Sequence[Side]
     tall: Any
     wide: Any
     images: tuple[Any, ...]
@@ -391,42 +395,49 @@ class _Tiles(NamedTuple):
 
     def of(self, n: Expr, h: Expr, w: Expr | int) -> tuple[Expr, ...]:
         """Where the tile of an element stands."""
+        down, across = (side.tile for side in self.sides)
         if len(self.images) == 1:
-            return n, h // self.down * self.wide + w // self.across
-        rows, columns = self.tall * self.down, self.wide * self.across
-        return n, h // rows, w // columns, h % rows // self.down * self.wide + w % columns // self.across
+            return n, h // down * self.wide + w // across
+        rows, columns = self.tall * down, self.wide * across
+        return n, h // rows, w // columns, h % rows // down * self.wide + w % columns // across
 
 
 def winograd_tensors(
-    x: te.Tensor, u: te.Tensor, w: te.Tensor, tile: int, pads: Pads, out: Sequence[Dim], block: Sequence[int] = ()
+    x: te.Tensor,
+    u: te.Tensor,
+    w: te.Tensor,
+    sides: Sequence[Side],
+    pads: Pads,
+    out: Sequence[Dim],
+    block: Sequence[int] = (),
 ) -> te.Tensor:
     """The convolution as a tensor expression, in the accumulator's type. The tiles of an image are one axis.
 
     An image of open size is computed in blocks of `block` tiles, the last ones beyond its end.
     """
     batch, _, *spatial = dims_of(x)
-    taps, sides = sizes_of(w)[:2], [side(tile, r) for r in sizes_of(w)[:2]]
-    found = matrices(sides[1], taps[1])
+    found = sides[1].matrices
     if block:
-        blocks = [divided(n, k * m, up=True) for n, k, m in zip(out[2:], block, sides)]
-        tiles = _Tiles(sides[0], sides[1], block[0], block[1], (batch, *blocks))
-        padded = _blocks_of(x, tiles, taps, pads)
+        blocks = [divided(n, k * side.tile, up=True) for n, k, side in zip(out[2:], block, sides)]
+        tiles = _Tiles(sides, block[0], block[1], (batch, *blocks))
+        padded = _blocks_of(x, tiles, pads)
     else:
-        counts = [-(-n // m) for n, m in zip([*numbers_in(out[2:]), 1], sides)]
-        tiles = _Tiles(sides[0], sides[1], counts[0], counts[1], (batch,))
-        ends = zip(numbers_in(spatial), counts, sides, taps, pads)
-        reach = tuple((a, max(k * m + r - 1 - n - a, 0)) for n, k, m, r, (a, _) in ends)
+        counts = [-(-n // side.tile) for n, side in zip([*numbers_in(out[2:]), 1], sides)]
+        tiles = _Tiles(sides, counts[0], counts[1], (batch,))
+        ends = zip(numbers_in(spatial), counts, sides, pads)
+        reach = tuple((a, max(side.reach(k) - n - a, 0)) for n, k, side, (a, _) in ends)
         padded = pad_tensor(x, dims_of(x), reach, lambda: 0, name=PADDED)
-    back = _transformed(padded, u, taps, tiles)
-    uneven = _uneven(x, tiles, tile, taps, pads, out)
+    back = _transformed(padded, u, tiles)
+    uneven = _uneven(x, tiles, pads, out)
     direct = _direct(x, w, uneven, pads, out, tiles)
 
     def element(n: Expr, co: Expr, at: At, row: Row) -> Expr:
-        return _pairs(row, lambda b: back[(at[0] % sides[0], b, *tiles.of(n, *_place(at)), co)])
+        place = tiles.of(n, *_place(at))
+        return _pairs(row, found.phases, lambda b: back[(at[0] % sides[0].tile, b, *place, co)])
 
     def body(n: Expr, co: Expr, *at: Expr) -> Expr:
         _, column = _place(at)
-        made = _chosen(column % sides[1], found.output, lambda r: element(n, co, at, r))
+        made = _chosen(column % sides[1].tile, found.output, lambda r: element(n, co, at, r))
         return te.select(uneven[tiles.of(n, *_place(at))] > 0, direct[(n, co, *at)], made)
 
     return te.stage(out, body, name=RESULT)
@@ -437,34 +448,35 @@ def _place(at: At) -> tuple[Expr, Any]:
     return at[0], at[1] if len(at) == 2 else te.const(0, at[0].dtype)
 
 
-def _blocks_of(x: te.Tensor, tiles: _Tiles, taps: Sequence[int], pads: Pads) -> te.Tensor:
+def _blocks_of(x: te.Tensor, tiles: _Tiles, pads: Pads) -> te.Tensor:
     """An image in blocks, each with the border that its tiles read: (*images, channels, rows, columns)."""
-    rows, columns = tiles.tall * tiles.down + taps[0] - 1, tiles.wide * tiles.across + taps[1] - 1
+    down, across = tiles.sides
 
     def body(n: Expr, y: Expr, z: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
         top, left = tiles.first((n, y, z))
-        return _element(x, (n, c, top * tiles.down + i - pads[0][0], left * tiles.across + j - pads[1][0]))
+        return _element(x, (n, c, top * down.pitch + i - pads[0][0], left * across.pitch + j - pads[1][0]))
 
-    return te.stage((*tiles.images, dims_of(x)[1], rows, columns), body, name=PADDED)
+    shape = (*tiles.images, dims_of(x)[1], down.reach(tiles.tall), across.reach(tiles.wide))
+    return te.stage(shape, body, name=PADDED)
 
 
-def _transformed(padded: te.Tensor, u: te.Tensor, taps: Sequence[int], tiles: _Tiles) -> te.Tensor:
+def _transformed(padded: te.Tensor, u: te.Tensor, tiles: _Tiles) -> te.Tensor:
     """The input transformed, multiplied, and half transformed back: Aᵀ M."""
     high, long, channels, features = sizes_of(u)
     kind, line = accumulator(str(padded.dtype)), len(dims_of(padded)) == 3
-    down, across = matrices(tiles.down, taps[0]), matrices(tiles.across, taps[1])
+    (down, across), (tall, wide) = tiles.sides, (side.matrices for side in tiles.sides)
     shape = (high, long, *tiles.images, tiles.count)
 
     def given(at: At, c: Expr, i: int, j: Expr) -> Expr:
         *images, p = at
-        place = (p // tiles.wide * tiles.down + i, p % tiles.wide * tiles.across + j)
+        place = (p // tiles.wide * down.pitch + i, p % tiles.wide * across.pitch + j)
         return padded[(*images, c, *place[: 1 if line else 2])].astype(kind)
 
     def rows_at(a: Expr, j: Expr, *at: Expr) -> Expr:
-        return _chosen(a, down.input, lambda r: _halves(r, lambda i: given(at[:-1], at[-1], i, j)))
+        return _chosen(a, tall.input, lambda r: _halves(r, down.stride, lambda i: given(at[:-1], at[-1], i, j)))
 
     def taken_at(a: Expr, b: Expr, *at: Expr) -> Expr:
-        return _chosen(b, across.input, lambda r: _halves(r, lambda j: rows[(a, j, *at)]))
+        return _chosen(b, wide.input, lambda r: _halves(r, across.stride, lambda j: rows[(a, j, *at)]))
 
     k = te.reduce_axis(channels, "ci")
 
@@ -472,19 +484,19 @@ def _transformed(padded: te.Tensor, u: te.Tensor, taps: Sequence[int], tiles: _T
         return te.sum(taken[(a, b, *at[:-1], k.var)] * u[a, b, k.var, at[-1]].astype(kind), axis=k)
 
     def back_at(i: Expr, b: Expr, *at: Expr) -> Expr:
-        return _chosen(i, down.output, lambda r: _pairs(r, lambda a: sums[(a, b, *at)]))
+        return _chosen(i, tall.output, lambda r: _pairs(r, tall.phases, lambda a: sums[(a, b, *at)]))
 
     rows = te.stage((*shape, channels), rows_at, name=ROWS)
     taken = te.stage((*shape, channels), taken_at, name=TAKEN)
     sums = te.stage((*shape, features), sums_at, name=SUMS)
-    return te.stage((tiles.down, *shape[1:], features), back_at, name=BACK)
+    return te.stage((down.tile, *shape[1:], features), back_at, name=BACK)
 
 
-def _uneven(x: te.Tensor, tiles: _Tiles, tile: int, taps: Sequence[int], pads: Pads, out: Sequence[Dim]) -> te.Tensor:
+def _uneven(x: te.Tensor, tiles: _Tiles, pads: Pads, out: Sequence[Dim]) -> te.Tensor:
     """1 for each tile that is computed directly, else 0."""
     batch, channels, *spatial = dims_of(x)
-    kind, sides = accumulator(str(x.dtype)), zip([*spatial, 1], taps, pads, [*out[2:], 1])
-    tall, wide = (_Blocks(n, a, size, tile, r) for n, r, (a, _), size in [*sides][:2])
+    kind, sides = accumulator(str(x.dtype)), zip([*spatial, 1], tiles.sides, pads, [*out[2:], 1])
+    tall, wide = (_Blocks(n, a, size, side) for n, side, (a, _), size in sides)
     axes = [te.reduce_axis(n, name) for n, name in ((channels, "ci"), (tall.step, "dy"), (wide.step, "dx"))]
     c, dy, dx = (axis.var for axis in axes)
     bits = BITS[kind]
@@ -506,11 +518,11 @@ def _uneven(x: te.Tensor, tiles: _Tiles, tile: int, taps: Sequence[int], pads: P
         *images, p = at
         n, (top, left) = images[0], tiles.first(images)
         row, column = p // tiles.wide + top, p % tiles.wide + left
-        rows = [tall.around(row, j, te) for j in range(tall.reach)]
-        columns = [wide.around(column, j, te) for j in range(wide.reach)]
+        rows = [tall.around(row, j) for j in range(tall.reach)]
+        columns = [wide.around(column, j) for j in range(wide.reach)]
         around = joined(te.maximum, n, rows, columns)
-        rows = [tall.inside(row, j, te) for j in range(tall.half)]
-        columns = [wide.inside(column, j, te) for j in range(wide.half)]
+        rows = [tall.inside(row, j) for j in range(tall.half)]
+        columns = [wide.inside(column, j) for j in range(wide.half)]
         least = joined(te.minimum, n, rows, columns)
         even = around <= te.minimum(least * te.const(MOST_SPREAD, kind), te.const(MOST, kind))
         return te.select(even, te.const(0, "int32"), te.const(1, "int32"))
@@ -526,7 +538,8 @@ def _direct(x: te.Tensor, w: te.Tensor, uneven: te.Tensor, pads: Pads, out: Sequ
     c, *taps = (axis.var for axis in axes)
 
     def body(n: Expr, co: Expr, *at: Expr) -> Any:
-        read = [place + tap - before for place, tap, (before, _) in zip(at, taps, pads)]
+        sides = zip(at, tiles.sides, taps, pads)
+        read = [place * side.stride + tap - before for place, side, tap, (before, _) in sides]
         product = _element(x, (n, c, *read)).astype(kind) * w[(*taps, c, co)].astype(kind)
         return te.sum(product, axis=axes, where=uneven[tiles.of(n, *_place(at))] > 0)
 
@@ -540,10 +553,9 @@ def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
 
 
 def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
-    block = [int(n) for n in c.get("block") or ()]
-    return finish(
-        c, winograd_tensors(x, u, w, _tile(c), _padding(c, len(dims_of(x)), sizes_of(w)[:2]), c.out_dims(), block), bias
-    )
+    block, taps = [int(n) for n in c.get("block") or ()], sizes_of(w)[:2]
+    pads = _padding(c, len(dims_of(x)), taps)
+    return finish(c, winograd_tensors(x, u, w, _sides(c, taps), pads, c.out_dims(), block), bias)
 
 
 register(

@@ -111,11 +111,7 @@ def make_arrays(text: str) -> list[Any]:
 
 def parameters_of(parameters: Sequence[int | Packing]) -> list[Any]:
     """The parameters of a kernel as plain data."""
-    return [
-        one if isinstance(one, int) else
-        {"source": one.source, "sizes": one.sizes, "order": [p and [p[0], asdict(p[1])] for p in one.order]}
-        for one in parameters
-    ]  # fmt: skip
+    return [one if isinstance(one, int) else asdict(one) for one in parameters]
 
 
 def packing_of(data: Any) -> int | Packing:
@@ -123,4 +119,5 @@ def packing_of(data: Any) -> int | Packing:
     if isinstance(data, int):
         return data
     order = tuple(None if part is None else (int(part[0]), Digit(**part[1])) for part in data["order"])
-    return Packing(int(data["source"]), tuple(data["sizes"]), order)
+    first = None if data["first"] is None else packing_of(data["first"])
+    return Packing(int(data["source"]), tuple(data["sizes"]), order, first if isinstance(first, Packing) else None)

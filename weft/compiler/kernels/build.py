@@ -116,6 +116,8 @@ class Packing:
     source: int
     sizes: tuple[int, ...]
     order: tuple[Part | None, ...]
+    first: Packing | None = None
+    """What is done to the constant before."""
 
     def apply(self, array: Array) -> Array:
         """The packed array, zeros where an axis does not fill its digits."""
@@ -123,6 +125,7 @@ class Packing:
 
     def view(self, array: Array) -> Array:
         """The packed array, but where its elements lie in memory."""
+        array = array if self.first is None else self.first.view(array)
         pads: list[tuple[int, int]] = []
         shape: list[int] = []
         place: dict[Part, int] = {}
@@ -432,12 +435,13 @@ def lift_packing(func: Func, fixed: list[Buffer]) -> Lifted:
     kept: list[Stmt] = []
     moved: list[Buffer] = []
     for stmt in body:
-        found = _packing_of(func, stmt, fixed, params)
+        found = _packing_of(func, stmt, fixed, places)
         if found is None:
             kept.append(stmt)
             continue
         buffer, packing = found
         places[buffer] = packing
+        fixed = [*fixed, buffer]
         moved.append(buffer)
     if not moved or not kept:
         return Lifted(func, tuple(range(len(params))))
@@ -445,7 +449,7 @@ def lift_packing(func: Func, fixed: list[Buffer]) -> Lifted:
     used = {r.buffer for block in blocks_in(rest) for r in (*block.reads, *block.writes)}
     outputs = [p for p in params if p not in fixed]
     new = [p for p in params if p in outputs or p in used]
-    inputs_first = [*new, *moved]
+    inputs_first = [*new, *(buffer for buffer in moved if buffer in used)]
     annotations = {key: note for key, note in func.annotations.items() if key not in BUFFER_NOTES}
     made = func.replace(
         params=inputs_first,
@@ -472,7 +476,9 @@ def _notes(func: Func, moved: list[Buffer]) -> dict[str, object]:
     return out
 
 
-def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer]) -> tuple[Buffer, Packing] | None:
+def _packing_of(
+    func: Func, stmt: Stmt, fixed: list[Buffer], places: dict[Buffer, int | Packing]
+) -> tuple[Buffer, Packing] | None:
     """The packing that a statement is: one block that copies a whole constant under other indices."""
     blocks = blocks_in(stmt)
     if len(blocks) != 1:
@@ -505,7 +511,10 @@ def _packing_of(func: Func, stmt: Stmt, fixed: list[Buffer], params: list[Buffer
             return None
     if not all(are_whole(_digits(order, axis)) for axis in range(len(axes))):
         return None
-    return target, Packing(params.index(source), sizes, tuple(order))
+    place = places[source]
+    if isinstance(place, Packing):
+        return target, Packing(place.source, sizes, tuple(order), place)
+    return target, Packing(place, sizes, tuple(order))
 
 
 def _runs_everywhere(block: Block, around: Stmt) -> bool:

@@ -32,6 +32,6 @@ TARGET = TargetSpec(
     peaks=later("weft.targets.cpu.peaks:measure"),
     calibrate=later("weft.targets.cpu.calibrate:calibrate"),
     startup=later("weft.targets.cpu.startup:startup_ir"),
-    flags=later("weft.targets.cpu.flags:flags_of"),
+    flags=later("weft.targets.cpu.examine:flags_of"),
     examine=later("weft.targets.cpu.examine:examine"),
 )

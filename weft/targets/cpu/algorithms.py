@@ -3,7 +3,7 @@
 Cycles of a core, from the facts about the machine:
 
     products      multiply-adds, two vectors of them a cycle
-    transforms    a few cycles for each vector of a tile and each side, before and after the products
+    transforms    for each vector of a tile, before and after the products, and for each term of the transforms' sums
     weights       bytes that do not stay in the second-level cache, streamed from behind it once a call
     images        as they come and go; by Winograd's method twice, since tiles are looked at before they are computed
 
@@ -46,7 +46,7 @@ MOST_WEIGHT = 2.0**32
 
 @dataclass(frozen=True)
 class Convolution:
-    """The sizes of a convolution with stride 1: `height` × `width` elements of the output, a line as one column."""
+    """The sizes of a convolution: `height` × `width` elements of the output, a line as one column."""
 
     batch: int
     inputs: int
@@ -55,23 +55,31 @@ class Convolution:
     width: int
     model_bytes: int = 0
     """All weights of the model that it is a part of: what a call touches before it comes to this weight again."""
-    taps: tuple[int, int] = (3, 3)
+    taps: tuple[int, ...] = (3, 3)
+    strides: tuple[int, ...] = (1, 1)
 
     @property
     def elements(self) -> int:
-        """The elements of a channel."""
+        """The elements of a channel of the output."""
         return self.batch * self.height * self.width
 
-    @property
-    def sides(self) -> int:
-        """Along how many sides it is transformed."""
-        return sum(taps > 1 for taps in self.taps)
+    def passed(self, reads: int = 1) -> int:
+        """The bytes of the images, the input read so many times."""
+        return 4 * self.elements * (reads * math.prod(self.strides) * self.inputs + self.outputs)
+
+    def transforms(self, tile: int) -> float:
+        """Cycles of a tile's transforms, there and back, where a vector is one channel."""
+        down, across = winograd.sides_of(tile, self.taps, self.strides)
+        given = winograd.terms(down.matrices.input) * across.size + winograd.terms(across.matrices.input) * down.size
+        made = winograd.terms(down.matrices.output) * across.size + winograd.terms(across.matrices.output) * down.tile
+        moved = model.TRANSFORM_CYCLES * down.size * across.size * (self.inputs + self.outputs)
+        return moved + model.TERM_CYCLES * (given * self.inputs + made * self.outputs)
 
     def tiles(self, tile: int) -> tuple[int, int]:
         """Tiles of all images, and the products that each takes for a pair of channels."""
-        sides = [winograd.side(tile, taps) for taps in self.taps]
-        count = math.prod(-(-n // m) for n, m in zip((self.height, self.width), sides))
-        return self.batch * count, math.prod(m + taps - 1 for m, taps in zip(sides, self.taps))
+        sides = winograd.sides_of(tile, self.taps, self.strides)
+        count = math.prod(-(-n // side.tile) for n, side in zip((self.height, self.width), sides))
+        return self.batch * count, math.prod(side.size for side in sides)
 
 
 def proposer(
@@ -127,11 +135,11 @@ def merger(target: Target) -> Callable[[int, int, Sequence[int], bool], bool]:
 def weight_fixer(target: Target) -> Callable[[Array, int], tuple[Array, Array, Array] | None]:
     """What `fix_weights` asks: few rows wait for weights from behind the second-level cache, if vectors are long enough
     to put the numbers together meanwhile."""
-    cache = target.cache_bytes[1] or 256 << 10
+    far = waits_for_weights(target)
 
     def propose(weight: Array, rows: int) -> tuple[Array, Array, Array] | None:
-        waits = rows <= model.MOST_WAITING_ROWS and weight.nbytes // math.prod(weight.shape[:-2]) > cache // 2
-        return fix(weight) if target.vector_bytes >= model.LONG_VECTOR and waits and may_fix(weight) else None
+        waits = target.vector_bytes >= model.LONG_VECTOR and far(rows, weight.nbytes // math.prod(weight.shape[:-2]))
+        return fix(weight) if waits and may_fix(weight) else None
 
     return propose
 
@@ -141,22 +149,26 @@ def alternatives(
 ) -> list[Alternative]:
     """The algorithms for a node that beat the direct one and are exact enough, the best first; then other exact ones,
     for who measures them."""
-    found = _facts(node, weight, model_bytes, sizes)
+    found = convolution_of(node, TensorType(str(weight.dtype), weight.shape), model_bytes, sizes)
     if found is None:
         return []
     facts, pads = found
     direct = direct_cycles(facts, target)
     attributes: dict[str, Any] = {"pads": [pair[end] for end in (0, 1) for pair in pads]}
+    if max(facts.strides) > 1:
+        attributes["strides"] = [*facts.strides[: weight.ndim - 2]]
     made, good = [], ranked_tiles(facts, target)
-    rest = tiles_for(facts.taps) if is_measured(node.outputs[0].name) and _takes_tiles(facts, target) else ()
+    unlikely = is_measured(node.outputs[0].name) and _takes_tiles(facts, target)
+    rest = tiles_for(facts.taps, facts.strides) if unlikely else ()
     for tile in dict.fromkeys([*good, *rest]):
-        if error_of(weight, tile) > model.MOST_ERROR:
+        if error_of(weight, tile, facts.strides) > model.MOST_ERROR:
             continue
         extra = facts.tiles(tile)[1] * weight.nbytes // math.prod(facts.taps)  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
         if node.inputs[0] is not None and any(not isinstance(side, int) for side in node.inputs[0].tensor.dims[2:]):
             attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
-        made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, _transformer(weight, tile), saved, extra))
+        weights = _transformer(weight, tile, facts.strides)
+        made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, weights, saved, extra))
     return made
 
 
@@ -180,10 +192,9 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
         rows, columns = register_tile(count, across, target.vector_registers)
         share = register_share(count, across, target.vector_registers)
         share *= min(1.0, rows * columns / 2 / (model.WEIGHT_CYCLES * columns))
-        moved = facts.sides * vectors * count * (facts.inputs + facts.outputs)
         weights = vectors * pair * min(count / together, 1.0)
-        products = vectors * count * pair
-        one = _cycles(products, model.PRODUCT_SHARE * share, moved, weights, facts.model_bytes, target)
+        products, transforms = vectors * count * pair, count * facts.transforms(tile)
+        one = _cycles(products, model.PRODUCT_SHARE * share, transforms, weights, facts.model_bytes, target)
         filled = [sum(-(-n // k) * k for n in side) / sum(side) for side, k in zip(sides, block)]
         return one / count * math.prod(filled)
 
@@ -192,43 +203,42 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
     return [*best]
 
 
-def _transformer(weight: Array, tile: int) -> Callable[[], Sequence[Array]]:
-    return lambda: (transform_weight(weight, tile), direct_weight(weight))
+def _transformer(weight: Array, tile: int, strides: Sequence[int]) -> Callable[[], Sequence[Array]]:
+    return lambda: (transform_weight(weight, tile, strides), direct_weight(weight))
 
 
-def _facts(
-    node: Node, weight: Array, model_bytes: int, sizes: Mapping[Var, int] | None = None
+def convolution_of(
+    node: Node, weight: TensorType, model_bytes: int, sizes: Mapping[Var, int] | None = None
 ) -> tuple[Convolution, Pads] | None:
     """The sizes of a convolution that Winograd's method can take, and its padding; None for another one."""
     first = node.inputs[0]
     if first is None or not isinstance(first.type, TensorType) or first.type.shape is None:
         return None
-    taps, is_open = weight.shape[2:], any(not isinstance(n, int) for n in first.type.dims[2:])
-    if (
-        weight.dtype != np.float32
-        or first.type.dtype != "float32"
-        or not tiles_for(taps)
-        or (is_open and taps != (3, 3))
-    ):
+    taps, is_open = weight.static[2:], any(not isinstance(n, int) for n in first.type.dims[2:])
+    if {weight.dtype, first.type.dtype} != {"float32"} or (is_open and taps != (3, 3)):
         return None
     window = Window(Use(node), taps)
-    if int(node.attributes.get("group", 1)) != 1 or {*window.strides, *window.dilations} != {1}:
+    if int(node.attributes.get("group", 1)) != 1 or {*window.dilations} != {1} or not tiles_for(taps, window.strides):
         return None
     pads = window.padding(first.type.dims[2:])
     batch, inputs, *spatial = typical(first.type.dims, sizes)
     if any(not 0 <= p <= (r - 1) // 2 for r, pair in zip(taps, pads) for p in pair):
         return None
-    height, width = [*(n + a + b - r + 1 for n, r, (a, b) in zip(spatial, taps, pads)), 1][:2]
-    return Convolution(batch, inputs, weight.shape[0], height, width, model_bytes, (*taps, 1)[:2]), pads
+    sides = zip(spatial, taps, window.strides, pads)
+    height, width = [*((n + a + b - r) // s + 1 for n, r, s, (a, b) in sides), 1][:2]
+    lines = ((*taps, 1)[:2], (*window.strides, 1)[:2])
+    return Convolution(batch, inputs, weight.static[0], height, width, model_bytes, *lines), pads
 
 
-def tiles_for(taps: Sequence[int]) -> tuple[int, ...]:
-    """The tiles that are considered for a window: none where its sides are not of one tap or a few, or an image is a
-    volume. A larger tile's sums are less exact by its inputs, whatever the window."""
-    if len(taps) not in (1, 2) or max(taps) == 1 or any(n % 2 == 0 for n in taps):
+def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """The tiles that are considered for a window: none where its sides are not of one tap or a few, it moves by more
+    than two, or an image is a volume. A larger tile's sums are less exact by the inputs of a phase, whatever the
+    window."""
+    known = all(n % 2 and s in ((1, 2) if n > 1 else (1,)) for n, s in zip(taps, strides))
+    if len(taps) not in (1, 2) or max(taps) == 1 or not known:
         return ()
     tiles, most = model.WINOGRAD_TILES[sum(n > 1 for n in taps) - 1]
-    return tuple(m for m in tiles if m + max(taps) - 1 <= most)
+    return tuple(m for m in tiles if m + max(-(-n // s) for n, s in zip(taps, strides)) - 1 <= most)
 
 
 # ------------------------------------------------------------------------------------------------------------- counting
@@ -239,7 +249,7 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
     if not _takes_tiles(facts, target):
         return []
     most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target)
-    times = {tile: winograd_cycles(facts, tile, target) for tile in tiles_for(facts.taps)}
+    times = {tile: winograd_cycles(facts, tile, target) for tile in tiles_for(facts.taps, facts.strides)}
     good = [tile for tile in times if times[tile] <= most]
     for tile in good[1:]:
         if times[tile] * model.AS_GOOD < times[good[0]]:
@@ -260,26 +270,26 @@ def _takes_tiles(facts: Convolution, target: Target) -> bool:
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
     weights = math.prod(facts.taps) * facts.inputs * facts.outputs
-    passed = 4 * facts.elements * (facts.inputs + facts.outputs)
-    return _cycles(weights * facts.elements, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, passed)
+    products = weights * facts.elements
+    return _cycles(products, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, facts.passed())
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     """Winograd's, by tiles of tile × tile."""
     tiles, vectors = facts.tiles(tile)
     products = vectors * tiles * facts.inputs * facts.outputs
-    moved = facts.sides * vectors * tiles * (facts.inputs + facts.outputs)
+    transforms = tiles * facts.transforms(tile)
     filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
     weights = vectors * facts.inputs * facts.outputs
-    passed = 4 * facts.elements * (2 * facts.inputs + facts.outputs)
-    return _cycles(products, model.PRODUCT_SHARE * filled, moved, weights, facts.model_bytes, target, passed)
+    share, passed = model.PRODUCT_SHARE * filled, facts.passed(2)
+    return _cycles(products, share, transforms, weights, facts.model_bytes, target, passed)
 
 
 def _cycles(
-    products: int, share: float, moved: int, weights: float, model_bytes: int, target: Target, passed: int = 0
+    products: int, share: float, transforms: float, weights: float, model_bytes: int, target: Target, passed: int = 0
 ) -> float:
     lanes = max(target.vector_bytes // 4, 1)
-    computing = products / (2 * lanes) / share + model.TRANSFORM_CYCLES * moved / lanes
+    computing = products / (2 * lanes) / share + transforms / lanes
     streaming = 4 * weights / model.STREAM_BYTES if 2 * max(4 * weights, model_bytes) > target.cache_bytes[1] else 0.0
     return float(model.overlapped(computing, streaming + passed / model.bytes_a_cycle(passed, target)))
 
@@ -287,7 +297,7 @@ def _cycles(
 # ------------------------------------------------------------------------------------------------------------ exactness
 
 
-def error_of(weight: Array, tile: int) -> float:
+def error_of(weight: Array, tile: int, strides: Sequence[int] = (1, 1)) -> float:
     """The error of Winograd's sums in float32 for a weight, relative to the scale of the output; infinite if it fails.
 
     On a few tiles, on some of the output channels (those with the largest and the smallest weights among them): on
@@ -300,29 +310,26 @@ def error_of(weight: Array, tile: int) -> float:
     chosen = order if len(order) <= model.SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
     sample = weight[chosen]
     with np.errstate(all="ignore"):
-        transformed = transform_weight(sample, tile)
+        transformed = transform_weight(sample, tile, strides)
         if not (np.isfinite(transformed).all() and np.abs(weight).max(initial=0.0) <= MOST_WEIGHT):
             return np.inf
         random = np.random.default_rng(0)
-        sides = [2 * tile + taps - 1 if taps > 1 else 1 for taps in weight.shape[2:]]
-        plain = random.standard_normal((1, weight.shape[1], *sides)).astype(np.float32)
-        pair = tuple(min(n, 2) for n in sides)
+        sides = winograd.sides_of(tile, weight.shape[2:], strides)
+        sizes = [side.reach(min(side.tile, 2)) for side in sides]
+        plain = random.standard_normal((1, weight.shape[1], *sizes)).astype(np.float32)
+        pair = tuple(min(n, 2) for n in sizes)
         blocks = np.lib.stride_tricks.sliding_window_view(np.abs(plain).max(axis=(0, 1)), pair)
-        at = [tile // 2 - 1 if n > 1 else 0 for n in sides]
+        at = [side.pitch // 2 - 1 if side.taps > 1 else 0 for side in sides]
         beside = plain.copy()
         beside[0, 0, at[0], at[1]] = MOST_SPREAD * blocks.max(axis=(2, 3)).min()
         x = np.concatenate([plain, plain + np.float32(2), beside])
-        exact = convolve_arrays(
-            x.astype(np.float64), sample.astype(np.float64), Window(Use(_CONV), weight.shape[2:]), 1
-        )
-        made = winograd.winograd_arrays(x, transformed, direct_weight(sample), tile, ((0, 0), (0, 0)))
-        rows, columns = (place + 1 if n > 1 else 0 for place, n in zip(at, sides))
+        window = Window(Use(Node("Conv", [], [], {"strides": [side.stride for side in sides]})), weight.shape[2:])
+        exact = convolve_arrays(x.astype(np.float64), sample.astype(np.float64), window, 1)
+        made = winograd.winograd_arrays(x, transformed, sides)
+        rows, columns = (place // side.stride + 1 if side.taps > 1 else 0 for place, side in zip(at, sides))
         behind = (rows, 0 if rows else columns)  # a place along a side that windows move along
         errors = [_error(made[n, :, r:, c:], exact[n, :, r:, c:]) for n, (r, c) in enumerate(((0, 0), (0, 0), behind))]
     return max(*errors[:2], errors[2] * model.MOST_ERROR / model.MOST_MODEL_ERROR)
-
-
-_CONV = Node("Conv", [], [], {})
 
 
 def _error(made: Array, exact: Array) -> float:

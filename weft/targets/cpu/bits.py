@@ -14,13 +14,13 @@ from typing import Any
 
 from weft import te
 from weft.codegen.llvm.context import Context
-from weft.core.dtypes import INT32
 from weft.core.errors import TargetError
 from weft.expr.nodes import Call
 from weft.ops.bits import COUNTS, SUMS, WINDOWS
 from weft.schedule.facts import block_named, extent, names_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
+from weft.targets.cpu import dot
 from weft.targets.cpu.model import BIT_COLUMNS, BIT_ROWS, BIT_VECTORS
 
 
@@ -68,7 +68,7 @@ def _emit(kind: Kind, size: int) -> Callable[[Context, Call], str]:
     vector, element, finish = kind
 
     def emit(c: Context, e: Call) -> str:
-        a, b, stride, out = e.args
+        a, b, out, stride = e.args
         first, row, step = c.pointer(a), c.pointer(b), c.value(stride)
         ends = [c.emit(f"getelementptr i8, ptr {first}, i64 {at}") for at in range(0, size, _bytes(vector))]
         left = [c.emit(f"load {vector}, ptr {at}, align 1") for at in ends]
@@ -85,11 +85,6 @@ def _emit(kind: Kind, size: int) -> Callable[[Context, Call], str]:
     return emit
 
 
-def _emit_zero(c: Context, e: Call) -> str:
-    c.line(f"store <{BIT_COLUMNS} x i32> zeroinitializer, ptr {c.pointer(e.args[0])}, align 4")
-    return "0"
-
-
 def kinds_of(target: Target) -> list[Kind]:
     """What a processor counts bits with, the widest vectors first."""
     found = (("avx512vpopcntdq", VPOPCNTDQ), ("avx2", AVX2), ("neon", NEON))
@@ -103,7 +98,7 @@ def line_of(target: Target) -> int:
 
 def emitters(target: Target) -> Mapping[str, Callable[[Context, Call], str]]:
     """name -> emitter, for every length of a row."""
-    made: dict[str, Callable[[Context, Call], str]] = {"bits_zero": _emit_zero}
+    made: dict[str, Callable[[Context, Call], str]] = {"bits_zero": dot.emit_zero(BIT_COLUMNS)}
     for kind in kinds_of(target):
         unit = _bytes(kind[0])
         made |= {f"bits_dot_{unit}x{count}": _emit(kind, count * unit) for count in range(1, BIT_VECTORS + 1)}
@@ -117,14 +112,7 @@ def declared(unit: int, count: int) -> str:
     a, b = te.placeholder((size,), "uint8", name="a"), te.placeholder((BIT_COLUMNS, size), "uint8", name="b")
     k = te.reduce_axis(size, name="k")
     out = te.compute((BIT_COLUMNS,), lambda j: te.sum(te.popcount(a[k] & b[j, k]).astype("int32"), axis=k), name="out")
-
-    def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
-        reset = Call("bits_zero", (outputs[0].access_ptr("w"),), INT32)
-        operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), inputs[1].stride(0))
-        update = Call(name, (*operands, outputs[0].access_ptr("rw")), INT32)
-        return [reset, update], reset, update
-
-    return str(te.decl_tensor_intrin(out.op, rule, name).name)
+    return str(te.decl_tensor_intrin(out.op, dot.summed(name, "bits_zero", 1, side=1), name).name)
 
 
 def schedule_operator(s: Schedule, target: Target) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.core.knobs import knobs
 from weft.core.model import LEAST_BLOCK
@@ -20,7 +20,8 @@ from weft.ops.convolution_window import Window
 from weft.plan.sketch import ceildiv
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.algorithms import Convolution, ranked_tiles, tiles_for, winograd_cycles
+from weft.targets.cpu.algorithms import Convolution, convolution_of, ranked_tiles, winograd_cycles
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.sketches import conv, conv_rows
 
@@ -48,8 +49,8 @@ class _Sizes:
     step: int
     image: int
     """Elements of a channel of what it reads."""
-    window: tuple[int, int] | None
-    """The taps that Winograd's method sees, which move by one; None where it does not know them."""
+    window: Convolution | None
+    """What Winograd's method sees; None where it does not know the window."""
 
 
 class _Priced:
@@ -65,7 +66,7 @@ class _Priced:
         """Seconds of an operator."""
         made, image, outputs = node.outputs[0].tensor.static, node.inputs[0], sides.outputs
         if has(node, "convolution"):
-            return self.convolution(_sizes(node, sides), sides.inner_input, sides.inner_output)
+            return self.convolution(self.sizes(node, sides), sides.inner_input, sides.inner_output)
         read = 0 if image is None else math.prod(image.tensor.static)
         taps = math.prod(node.attributes.get("kernel_shape", ())) if has(node, "windowed") else 1
         elements = max(math.prod(made) * taps, read) // made[1] * outputs
@@ -92,10 +93,10 @@ class _Priced:
         near = not inner_input or self.block(sizes.inputs) <= model.LARGEST_STEP_OF_ROWS
         if not block or (near and not inner_output):
             ways.append(self.in_rows(sizes))
-        if sizes.window is not None and knobs.winograd:
-            sides = (sizes.height, sizes.width) if len(sizes.taps) > 1 else (sizes.width, 1)
-            facts = Convolution(sizes.frames, sizes.inputs, sizes.outputs, *sides, self.model_bytes, sizes.window)
-            plain = (0 if inner_input else sizes.inputs) + (0 if inner_output else sizes.outputs)
+        facts = sizes.window
+        if facts is not None and knobs.winograd:
+            moved = math.prod(facts.strides) * sizes.inputs
+            plain = (0 if inner_input else moved) + (0 if inner_output else sizes.outputs)
             turned = model.TURNED_CYCLES * plain * facts.elements
             for tile in ranked_tiles(facts, self.target)[:1]:
                 ways.append(float(seconds(winograd_cycles(facts, tile, self.target) + turned, self.target)))
@@ -130,7 +131,8 @@ class _Priced:
         down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
-        size = conv_rows.Size(core_of(self.target), group, sizes.height, wide, registers, down, depth)
+        core, masks = core_of(self.target), has_masks(self.target.features, 32)
+        size = conv_rows.Size(core, group, sizes.height, wide, registers, down, depth, masks=masks)
         computing = model.crossed(self.target) * sizes.frames * sizes.groups * depth / down.count * size.least()
         image, made = 4 * sizes.inputs * sizes.image, 4 * sizes.frames * sizes.height * sizes.width * sizes.outputs
         streaming = self.cycles(image + made + 4 * depth * sizes.outputs, 2)
@@ -140,19 +142,17 @@ class _Priced:
         """Cycles in which so many bytes come from where so many times as many lie."""
         return size / model.bytes_a_cycle(times * size, self.target)
 
-
-def _sizes(node: Node, sides: Sides) -> _Sizes:
-    image, weight = node.inputs[:2]
-    assert image is not None and weight is not None
-    made, taps = node.outputs[0].tensor.static, weight.tensor.static[2:]
-    window = Window(Use(node), taps)
-    groups = 1 if int(node.attributes.get("group", 1)) == 1 else sides.outputs
-    height = made[-2] if len(made) > 3 else 1
-    pads = window.padding(image.tensor.static[2:])
-    small = all(p <= (r - 1) // 2 for r, pair in zip(taps, pads) for p in pair)
-    plain = tiles_for(taps) and groups == 1 and {*window.strides, *window.dilations} == {1} and small
-    return _Sizes(
-        sides.inputs, sides.outputs, groups, taps, math.prod(made) // (made[1] * height * made[-1]), height, made[-1],
-        window.strides[-2] if len(taps) > 1 else 1, math.prod(image.tensor.static) // image.tensor.static[1],
-        (taps[0], (*taps, 1)[1]) if plain else None,
-    )  # fmt: skip
+    def sizes(self, node: Node, sides: Sides) -> _Sizes:
+        """Those of a convolution with other channels."""
+        image, weight = node.inputs[:2]
+        assert image is not None and weight is not None
+        made, taps = node.outputs[0].tensor.static, weight.tensor.static[2:]
+        groups = 1 if int(node.attributes.get("group", 1)) == 1 else sides.outputs
+        height = made[-2] if len(made) > 3 else 1
+        found = convolution_of(node, weight.tensor, self.model_bytes)
+        return _Sizes(
+            sides.inputs, sides.outputs, groups, taps, math.prod(made) // (made[1] * height * made[-1]), height,
+            made[-1], Window(Use(node), taps).strides[-2] if len(taps) > 1 else 1,
+            math.prod(image.tensor.static) // image.tensor.static[1],
+            None if found is None else replace(found[0], inputs=sides.inputs, outputs=sides.outputs),
+        )  # fmt: skip

@@ -14,9 +14,9 @@ from weft.plan.sketch import ceildiv
 from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_transpose import tile_transposed
 from weft.targets.cpu.facts import has_masks
-from weft.targets.cpu.model import LEAST_PARALLEL_WORK, LEAST_STRETCH, MOST_TAPS, ROWS_AT_ONCE, SHORT_ROW
 
 
 def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
@@ -27,7 +27,7 @@ def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
 
 def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -> Var | None:
     """Fuses the leading loops that are worth it and divides them among threads; gives the loop."""
-    if work < LEAST_PARALLEL_WORK or not loops:
+    if work < model.LEAST_PARALLEL_WORK or not loops:
         return None
     chosen: list[Var] = []
     count = 1
@@ -72,7 +72,7 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
                 stage.unroll(unrolled)
             else:
                 block, inner = stage.split(last, factor=lanes)
-            if extent_of(stage, block) <= SHORT_ROW and _has_edges(stage, facts, target):
+            if extent_of(stage, block) <= model.SHORT_ROW and _has_edges(stage, facts, target):
                 stage.unroll(block)
             else:
                 around.append(block)
@@ -240,7 +240,7 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
         others.append(block)
     stage.reorder(*others, *stage.reduce_axis, inner)
     window = list(stage.reduce_axis)
-    if facts.depth > MOST_TAPS:
+    if facts.depth > model.MOST_TAPS:
         window = window[-1:] if 1 < extent(facts.reduce[-1]) <= 4 else []
     for tap in window:
         stage.unroll(tap)
@@ -252,7 +252,7 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
     """Rows reduced into one row: a stretch of the sums stays in the first-level cache while rows stream past it."""
     lane = best_lane_axis(facts)
     loops, rows = list(stage.axis), facts.reduce[-1]
-    if lane is None or facts.store is None or len(loops) != len(facts.spatial) or extent(rows) < 2 * ROWS_AT_ONCE:
+    if lane is None or facts.store is None or len(loops) != len(facts.spatial) or extent(rows) < 2 * model.ROWS_AT_ONCE:
         return False
     steps = [facts.step(load, lane.var) for load in facts.loads]
     far = [facts.step(load, rows.var) or 0 for load, step in zip(facts.loads, steps) if step == 1]
@@ -265,10 +265,11 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
         return False
     others = [x for x in loops if x is not loop and x.name in alone]
     block, part = stage.split(loop, factor=_stretch(length, lanes, facts, target))
-    vector, inner = stage.split(part, factor=lanes)
+    stretch, vector, inner = stage.split(part, factors=[None, model.VECTORS_AT_ONCE, lanes])
     *outside, last = stage.reduce_axis
-    row, few = stage.split(last, factor=ROWS_AT_ONCE)
-    stage.reorder(*others, block, *outside, row, vector, few, inner)
+    row, few = stage.split(last, factor=model.ROWS_AT_ONCE)
+    stage.reorder(*others, block, *outside, row, stretch, vector, few, inner)
+    stage.unroll(vector)
     stage.unroll(few)
     stage.vectorize(inner)
     return True
@@ -276,9 +277,9 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
 
 def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
     """How many of a row's elements are reduced together: a third of the cache, less where threads would wait."""
-    most = max((target.cache_bytes[0] or 32 << 10) // 3 // facts.target.dtype.bytes, LEAST_STRETCH * lanes)
+    most = max((target.cache_bytes[0] or 32 << 10) // 3 // facts.target.dtype.bytes, model.LEAST_STRETCH * lanes)
     rows = facts.points // length
-    parts = max(ceildiv(length, most), min(ceildiv(2 * target.cores, rows), length // (LEAST_STRETCH * lanes)), 1)
+    parts = max(ceildiv(length, most), min(ceildiv(2 * target.cores, rows), length // (model.LEAST_STRETCH * lanes)), 1)
     return ceildiv(ceildiv(length, parts), lanes) * lanes
 
 

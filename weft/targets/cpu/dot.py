@@ -46,7 +46,9 @@ def _emit_dot(columns: int, instruction: str, right_first: bool = False) -> Call
     return emit
 
 
-def _emit_zero(columns: int) -> Callable[[Context, Call], str]:
+def emit_zero(columns: int) -> Callable[[Context, Call], str]:
+    """Makes the sums of so many columns 0."""
+
     def emit(c: Context, e: Call) -> str:
         c.line(f"store <{columns} x i32> zeroinitializer, ptr {c.pointer(e.args[0])}, align 4")
         return "0"
@@ -88,14 +90,14 @@ def _emit_store_square(c: Context, e: Call) -> str:
 X86: Mapping[str, Callable[[Context, Call], str]] = {
     "vnni_dot_u8s8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512"),
     "vnni_dot_s8u8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512", right_first=True),
-    "vnni_zero": _emit_zero(16),
+    "vnni_zero": emit_zero(16),
     "vnni_half_dot_u8s8": _emit_dot(8, "llvm.x86.avx512.vpdpbusd.256"),
-    "vnni_half_zero": _emit_zero(8),
+    "vnni_half_zero": emit_zero(8),
 }
 ARM: Mapping[str, Callable[[Context, Call], str]] = {
     # The second operand can be a lane of a register: no broadcast is needed where that holds the bytes of A.
     "neon_dot_s8s8": _emit_dot(4, "llvm.aarch64.neon.sdot.v4i32.v16i8", right_first=True),
-    "neon_zero": _emit_zero(4),
+    "neon_zero": emit_zero(4),
 }
 ARM_MATRIX: Mapping[str, Callable[[Context, Call], str]] = {
     "neon_dot_u8s8": _emit_dot(4, "llvm.aarch64.neon.usdot.v4i32.v16i8"),
@@ -103,7 +105,7 @@ ARM_MATRIX: Mapping[str, Callable[[Context, Call], str]] = {
     "neon_square_s8s8": _emit_square("llvm.aarch64.neon.smmla.v4i32.v16i8"),
     "neon_square_u8u8": _emit_square("llvm.aarch64.neon.ummla.v4i32.v16i8"),
     "neon_store_square": _emit_store_square,
-    "neon_zero": _emit_zero(4),
+    "neon_zero": emit_zero(4),
 }
 
 
@@ -113,17 +115,17 @@ def _declare(name: str, zero: str, columns: int, left: str, right: str = "int8")
     k = te.reduce_axis(4, name="k")
     out = te.compute((columns,), lambda j: te.sum(a[k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out")
 
-    te.decl_tensor_intrin(out.op, _summed(name, zero), name)
+    te.decl_tensor_intrin(out.op, summed(name, zero), name)
 
 
-def _summed(call: str, zero: str, step: int = 0) -> Callable[[Any, Any], tuple[Any, Call, Call]]:
-    """What stands for a sum of products: the call that adds to it, given how far apart its left rows are if `step` is
-    not 0, and the one that makes it 0."""
+def summed(call: str, zero: str, step: int = 0, side: int = 0) -> Callable[[Any, Any], tuple[Any, Call, Call]]:
+    """What stands for a sum of products: the call that adds to it, given how far apart the rows of its left (or right)
+    side are if `step` is not 0, and the one that makes it 0."""
 
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:
         reset = Call(zero, (outputs[0].access_ptr("w"),), INT32)
         operands = (inputs[0].access_ptr("r"), inputs[1].access_ptr("r"), outputs[0].access_ptr("rw"))
-        update = Call(call, (*operands, inputs[0].stride(0) * step) if step else operands, INT32)
+        update = Call(call, (*operands, inputs[side].stride(0) * step) if step else operands, INT32)
         return [reset, update], reset, update
 
     return rule
@@ -152,7 +154,7 @@ def square(left: str, right: str, step: int = 1) -> str:
         (2, 2), lambda i, j: te.sum(a[i * step, k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out"
     )
     name = call if step == 1 else f"{call}_{step}"
-    te.decl_tensor_intrin(out.op, _summed(call, "neon_zero", step), name)
+    te.decl_tensor_intrin(out.op, summed(call, "neon_zero", step), name)
     return name
 
 

@@ -51,6 +51,9 @@ class Core:
     """Instructions that wait for their operands while later ones run."""
     bank_span: int = 0
     """Bytes apart, or a multiple of them, at which loads of two lines are in each other's way; 0 where none are."""
+    tile_cycles: float = 16.0
+    """Cycles between two products of AMX tiles. An Emerald Rapids makes 16.4 (bfloat16) and 32.9 times (bytes) as many
+    products as with vectors of float32."""
     ahead: int = 0
     """Cycles by which the next channels of an image are fetched, where these lie apart; 0: nobody has measured it."""
 

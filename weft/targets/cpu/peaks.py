@@ -1,7 +1,6 @@
 """What this machine can do at most: multiply-adds that never leave the registers, and copies that miss every cache.
 
 fma_peak(threads=1)                 GFLOP/s of float32 multiply-adds (also float16, float64)
-tile_peak("bfloat16", threads=1)    GFLOP/s of AMX tile products (also int8)
 copy_bandwidth(threads=1)           GB/s of a large copy, reads and writes both counted
 machine_peaks(target, threads=1)    the three, measured once and then read from the cache folder
 """
@@ -18,15 +17,13 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from weft.core.errors import TargetError
 from weft.runtime.jit import compile_module, host_machine
 from weft.targets.base import Target
 from weft.targets.cpu import amx
+from weft.targets.cpu.machine import core_of
 from weft.targets.peaks import Peaks
 
 _LLVM_FLOATS = {"float16": ("half", 2), "float32": ("float", 4), "float64": ("double", 8)}
-_TILE_PRODUCTS = {"bfloat16": ("tdpbf16ps", 16 * 16 * 32), "int8": ("tdpbssd", 16 * 16 * 64)}
-"""The instruction, and how many multiply-adds one does."""
 UNROLL = 4
 
 
@@ -84,58 +81,19 @@ def fma_peak(threads: int = 1, dtype: str = "float32", seconds: float = 0.3) -> 
     """GFLOP/s of fused multiply-adds (two operations each) on registers, by so many threads: the best of several."""
     if dtype not in _LLVM_FLOATS:
         raise ValueError(f"no multiply-add peak for {dtype!r}; choose from {', '.join(_LLVM_FLOATS)}")
+    if threads < 1:
+        raise ValueError(f"threads is {threads}, but must be 1 or more")
     code = compile_module(fma_ir(dtype), full_width_machine())
     loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address("fma_loop"))
     width, vectors = vector_bytes() // _LLVM_FLOATS[dtype][1], accumulators()
     # Every accumulator starts at another value, or LLVM would keep only one of them.
-    start = np.arange(1, (vectors + 2) * width + 1, dtype=dtype) / 4096
-    return _best_rate(loop, start, 2 * vectors * width * UNROLL, threads, seconds)
-
-
-def tile_ir(dtype: str) -> str:
-    """LLVM IR of `void tile_loop(int64 count, const void *configuration)`: products of AMX tiles, two by two."""
-    instruction = _TILE_PRODUCTS[dtype][0]
-    lines = [f"declare void @llvm.x86.{instruction}(i8, i8, i8)"]
-    lines += [f"declare void @llvm.x86.{name}" for name in ("ldtilecfg(ptr)", "tilezero(i8)", "tilerelease()")]
-    lines += ["define void @tile_loop(i64 %count, ptr %configuration) {", "entry:"]
-    lines += ["  call void @llvm.x86.ldtilecfg(ptr %configuration)"]
-    lines += [f"  call void @llvm.x86.tilezero(i8 {tile})" for tile in range(8)]
-    lines += ["  br label %loop", "loop:", "  %n = phi i64 [ %count, %entry ], [ %next, %loop ]"]
-    for _ in range(UNROLL):
-        for sums, (a, b) in enumerate(((4, 6), (4, 7), (5, 6), (5, 7))):
-            lines.append(f"  call void @llvm.x86.{instruction}(i8 {sums}, i8 {a}, i8 {b})")
-    lines += ["  %next = sub i64 %n, 1", "  %more = icmp sgt i64 %next, 0"]
-    return "\n".join([*lines, "  br i1 %more, label %loop, label %end", "end:",
-                      "  call void @llvm.x86.tilerelease()", "  ret void", "}"])  # fmt: skip
-
-
-def tile_peak(dtype: str, threads: int = 1, seconds: float = 0.3) -> float:
-    """GFLOP/s (for int8: GOP/s) of AMX tile products; a TargetError where the system refuses the tiles."""
-    if dtype not in _TILE_PRODUCTS:
-        raise ValueError(f"no tile peak for {dtype!r}; choose from {', '.join(_TILE_PRODUCTS)}")
-    if not amx.permitted():
-        raise TargetError("the system does not give this process the tile registers")
-    configuration = np.zeros(64, np.uint8)
-    configuration[0] = 1
-    configuration[16:32].view(np.uint16)[:] = 64  # bytes of a row
-    configuration[48:56] = 16  # rows
-    code = compile_module(tile_ir(dtype))
-    loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(code.address("tile_loop"))
-    return _best_rate(loop, configuration, 2 * _TILE_PRODUCTS[dtype][1] * 4 * UNROLL, threads, seconds)
-
-
-def _best_rate(
-    loop: Callable[[int, int], None], start: np.ndarray[Any, Any], operations: int, threads: int, seconds: float
-) -> float:
-    """Times the loop on all threads at once, several times; `operations` are those of one pass on one thread."""
-    if threads < 1:
-        raise ValueError(f"threads is {threads}, but must be 1 or more")
-    values = [start.copy() for _ in range(threads)]
+    values = [np.arange(1, (vectors + 2) * width + 1, dtype=dtype) / 4096 for _ in range(threads)]
     work = [lambda count, data=data: loop(count, data.ctypes.data) for data in values]
     count = 10_000
     while run_together(work, count) < seconds / 10:
         count *= 2
-    return operations * count * threads / min(run_together(work, count) for _ in range(8)) / 1e9
+    operations = 2 * vectors * width * UNROLL * count * threads
+    return operations / min(run_together(work, count) for _ in range(8)) / 1e9
 
 
 def run_together(work: Sequence[Callable[[int], object]], count: int) -> float:
@@ -176,7 +134,9 @@ def copy_bandwidth(threads: int = 1, megabytes: int = 256) -> float:
 def measure(target: Target, threads: int) -> Peaks:
     """The peaks of this machine, for so many threads."""
     gflops = {dtype: fma_peak(threads, dtype) for dtype in ("float32", "float64")}
-    for dtype, feature in (("bfloat16", "amx-bf16"), ("int8", "amx-int8")):
+    core, lanes = core_of(target), target.vector_bytes // 4
+    for dtype, feature, depth in (("bfloat16", "amx-bf16", 32), ("int8", "amx-int8", 64)):
         if feature in target.features and amx.permitted():
-            gflops[dtype] = tile_peak(dtype, threads)
+            products = amx.TILE * amx.TILE * depth / core.tile_cycles
+            gflops[dtype] = gflops["float32"] * products / (core.multiply_adds * lanes)
     return Peaks(threads, gflops, copy_bandwidth(threads))

@@ -18,7 +18,7 @@ from weft.targets.cpu.sketches import (
 CONTRACTIONS: tuple[Match, ...] = (
     matmul.match_tiles, matmul.match_squares, matmul.match_dots, matmul.match, conv_narrow.match_tiles,
     conv_narrow.match_squares, conv_narrow.match_dots, conv.match, conv_rows.match_window, conv_rows.match,
-    register_tile.match,
+    register_tile.match, register_tile.match_grouped,
 )  # fmt: skip
 
 WHOLE: tuple[Match, ...] = (winograd.match, attention.match_tiles, attention.match, few_bits.match)

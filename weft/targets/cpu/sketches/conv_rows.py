@@ -84,7 +84,8 @@ def match(unit: Unit) -> Sketch | None:
     clash = shape.weight.buffer not in unit.constants and core.clashes((apart or 0) * shape.weight.buffer.dtype.bytes)
     phases = 1 if shape.phase is None else extent(shape.phase)
     apart = min(phases, 2) if shape.phase is not None and uses(shape.image, shape.phase) else 1
-    size = Size(core, shape.group, high, wide, most, _taps(unit, shape), unit.facts.depth, clash, phases, apart, early)
+    taps, masks = _taps(unit, shape), has_masks(unit.target.features, unit.facts.target.dtype.bits)
+    size = Size(core, shape.group, high, wide, most, taps, unit.facts.depth, clash, phases, apart, early, masks)
     again = _count(shape) // shape.group
     moved = 2 * load_bytes(shape.image)
     copied = moved / model.bytes_a_cycle(moved, unit.target)
@@ -159,6 +160,8 @@ class Size:
     """How many of these read an image of their own: phases from whose first pixels others are read."""
     early: bool = False
     """Whether the last tile of a row starts so early that it is whole."""
+    masks: bool = True
+    """Whether lanes can be off."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
@@ -180,8 +183,9 @@ class Size:
         whole, rest = (self._tile(sums, rows, v, down) for v in (vectors, self.wide % vectors))
         cut = (self.wide % vectors > 0) & (not self.early)
         each = np.where(cut, whole + (rest - whole) / tiles, whole)
-        each = each * (1 + model.UNEVEN * (self.high % rows != 0))
-        return self.group // channels * (self.high / rows) * tiles * each
+        # Rows that a last tile lacks are lanes that are off, or tests in it.
+        more = model.UNEVEN * self.high / rows if self.masks else model.CUT_TILE
+        return self.group // channels * (self.high / rows + more * (self.high % rows != 0)) * tiles * each
 
     def least(self) -> float:
         """The cycles of the best tile."""

@@ -21,17 +21,10 @@ from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LANE_BYTES
 from weft.targets.cpu.microkernels import MicroKernel, digit_dots
-from weft.targets.cpu.model import (
-    DIGIT_GROUPS,
-    DIGIT_VECTORS,
-    LEAST_PARALLEL_WORK,
-    MOST_EMPTY_COLUMNS,
-    STREAM_AHEAD,
-    ruled,
-)
 from weft.targets.cpu.sketches import nest
 
 STAGES = frozenset((TOP, SUM, FIXED, DIGITS, CODES, PARTS, TOTAL))
@@ -46,8 +39,8 @@ def panel(target: Target, columns: int) -> tuple[str, int] | None:
     if found is None:
         return None
     kind, kernel = found
-    widths = [n * kernel.lanes for n in range(DIGIT_VECTORS, 0, -1)]
-    filled = (width for width in widths if -columns % width <= columns * MOST_EMPTY_COLUMNS)
+    widths = [n * kernel.lanes for n in range(model.DIGIT_VECTORS, 0, -1)]
+    filled = (width for width in widths if -columns % width <= columns * model.MOST_EMPTY_COLUMNS)
     return kind, next(filled, widths[-1])
 
 
@@ -67,7 +60,7 @@ def match(unit: Unit) -> Sketch | None:
     best = -(-rows // -(-rows // most))
     knobs = {"rows": tuple(range(1, most + 1)), "width": (width,)}
     apply = _Nest(unit, kernel, codes).apply
-    return ruled("matmul", unit, knobs, {"rows": best, "width": width}, apply, kernel)
+    return model.ruled("matmul", unit, knobs, {"rows": best, "width": width}, apply, kernel)
 
 
 class _Nest:
@@ -95,11 +88,11 @@ class _Nest:
         block = self.add_up(sums, row)
         self.multiply(s[PARTS], sums, block, row)
         step = math.prod(int(str(size)) for size in self.codes.shape[2:])
-        sums.prefetch(self.codes.name, block, max(1, STREAM_AHEAD // step))
+        sums.prefetch(self.codes.name, block, max(1, model.STREAM_AHEAD // step))
         self.digits(s[DIGITS])
         self.unit.done.update({sums.name, final.name, PARTS, CODES, DIGITS}, set(names_of(s)) - known - STAGES)
         facts = self.unit.facts
-        if facts.points * facts.depth >= LEAST_PARALLEL_WORK:
+        if facts.points * facts.depth >= model.LEAST_PARALLEL_WORK:
             final.parallel(columns)
 
     def sums_and_final(self) -> tuple[Stage, Stage]:
@@ -138,11 +131,11 @@ class _Nest:
         rows = [] if row is None else [leading[row]]
         parts.reorder(*nest.without(leading, row), b, group, part, *rows, digit, vectors, inside, place)
         nest.unroll(parts, [part, *rows, digit, vectors])
-        if 1 < extent_of(parts, group) <= DIGIT_GROUPS:
+        if 1 < extent_of(parts, group) <= model.DIGIT_GROUPS:
             parts.unroll(group)
         if CODES in names_of(self.s):
             self.take_apart(self.s[CODES], parts, group)
-        if self.kernel.takes_lane and extent_of(parts, group) <= DIGIT_GROUPS:
+        if self.kernel.takes_lane and extent_of(parts, group) <= model.DIGIT_GROUPS:
             self.keep(self.s.cache_read(DIGITS, "local", [parts.name]), sums, block)
         parts.tensorize(inside, self.kernel.dot)
 

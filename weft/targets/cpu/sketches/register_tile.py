@@ -23,7 +23,7 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.passes.shift_tiles import NOTE as TILES
-from weft.plan.contraction import counted, load_bytes, taps_along
+from weft.plan.contraction import counted, group_of, load_bytes, taps_along
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -89,6 +89,53 @@ def match(unit: Unit) -> Sketch | None:
 
     knobs, legal = _choices(unit.facts, unit.target, plan)
     return Sketch("register tile", knobs, lambda point: _apply(unit, plan, point), cost, legal)
+
+
+def match_grouped(unit: Unit) -> Sketch | None:
+    """The same for products in groups, as those of a grouped convolution: a group's channels are an axis of their own,
+    which can lie along the lanes; None where there are no groups, weights are not known, or a group's channels fill no
+    vectors that can be turned to be stored."""
+    groups = {axis: [group_of(load, axis) or 0 for load in unit.facts.loads] for axis in unit.facts.spatial}
+    found = [axis for axis, sizes in groups.items() if min(sizes) == 1 < max(sizes) < extent(axis)]
+    if len(found) != 1:
+        return None
+    weight, size = unit.facts.loads[groups[found[0]].index(1)], max(groups[found[0]])
+    lanes = max(unit.target.lanes(unit.facts.target.dtype), 1)
+    whole = math.gcd(size, lanes) >= model.LEAST_SIDE and (size > lanes or lanes % size == 0)
+    if weight.buffer not in unit.constants or not whole:
+        return None
+
+    def apply(point: Point) -> None:
+        sketch = match(_in_groups(unit, found[0], size, weight))
+        assert sketch is not None
+        sketch.apply(point)
+
+    trial = replace(unit, schedule=unit.schedule.copy(), done=set(unit.done))
+    sketch = match(_in_groups(trial, found[0], size, weight))
+    return None if sketch is None else Sketch("grouped tile", sketch.knobs, apply, sketch.cost, sketch.legal)
+
+
+def _in_groups(unit: Unit, axis: Axis, size: int, weight: Load) -> Unit:
+    """A product, its weight and its epilogue with an axis divided into groups of that size."""
+    s, place = unit.schedule, [one is axis for one in unit.facts.spatial].index(True)
+    sums, final, at = nest.sums_and_final(unit)
+    copy = s.cache_read(weight.buffer.name, "global", [sums.name])
+    order = [at[one.var] for one in unit.facts.spatial]
+    for name, var in ((sums.name, sums.block.axes[place].var), (final.name, order[place])):
+        s.apply("split_axis", block=name, axis=var.name, factor=size)
+
+    def store(stage: Stage, at: int) -> None:
+        nest.store_as(stage, lambda n: [*n[:at], f"{n[at]} // {size}", *n[at + 1 :], f"{n[at]} % {size}"])
+
+    store(sums, place)
+    store(copy, [index is axis.var for index in weight.indices].index(True))
+    unit.done.add(copy.name)
+    constants = [*unit.constants, copy.block.writes[0].buffer]
+    block, facts = block_named(s, final.name), facts_of(block_named(s, sums.name))
+    new = [one.var for one in block.axes if one.kind == "spatial"]
+    order[place] = next(var for var in new if var.name == order[place].name)
+    pairs = zip([one.var for one in facts.spatial], [*order, new[-1]])
+    return Unit(s, facts, unit.target, constants, unit.done, block, dict(pairs))
 
 
 def _choices(
@@ -323,7 +370,7 @@ def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) ->
     if row is not None:
         down, rows = final.split(loop_of[row], factor=plan.rows)
         outer.append(down)
-        tile = [rows, lanes] if order[-1] is lane else [lanes, rows]
+        tile = [rows, lanes] if facts_of(final.block).store_step(lane) == 1 else [lanes, rows]
     final.reorder(*outer, *tile)
     if _is_cut(unit.facts, plan) and nest.starts_early(unit, 1, plan.width):
         final.annotate(TILES, plan.width, block)

@@ -28,27 +28,15 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
 from weft.loop.ir import Block
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
-from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN
+from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN, side_of
 from weft.plan.contraction import uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
+from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of
-from weft.targets.cpu.model import (
-    EVEN,
-    LEAST_PARALLEL_WORK,
-    PRODUCT_SHARE,
-    STREAM_BYTES,
-    WINOGRAD_FETCH,
-    WINOGRAD_GROUPS,
-    WINOGRAD_ROWS,
-    WINOGRAD_UNROLL,
-    even_share,
-    open_sizes,
-    ruled,
-)
 from weft.targets.cpu.sketches import nest
 
 BOTH = 2
@@ -97,14 +85,6 @@ class Sizes:
         return 4 * self.size * tile_rows * self.wide * channels
 
 
-@dataclass(frozen=True)
-class Chain:
-    """The blocks after the products: those between, and the last one, which writes the output."""
-
-    between: tuple[str, ...]
-    final: str
-
-
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a Winograd convolution; None for any other product."""
     s = unit.schedule
@@ -120,17 +100,18 @@ def match(unit: Unit) -> Sketch | None:
         return None
 
     def apply(point: Point) -> None:
-        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, chain.final, *chain.between}
+        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, *chain}
         others = set(names_of(s)) - own
         _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
-    return ruled("winograd", unit, _knobs(sizes, point, lanes, unit.target), point, apply)
+    return model.ruled("winograd", unit, _knobs(sizes, point, lanes, unit.target), point, apply)
 
 
-def _chain(s: Schedule) -> Chain | None:
-    """The blocks from the transform back to the last that reads the one before alone, element by element."""
+def _chain(s: Schedule) -> list[str] | None:
+    """The blocks from the transform back to the last that reads the one before alone, element by element: it writes the
+    output."""
     found: list[Block] = []
     buffer = facts_of(block_named(s, BACK if BACK in names_of(s) else SUMS)).target
     while buffer not in s.func.buffers:
@@ -143,11 +124,7 @@ def _chain(s: Schedule) -> Chain | None:
         buffer = reader.writes[0].buffer
     if not found or len(found[-1].axes) not in (_rank(s), _rank(s) + 1):
         return None
-    return Chain(tuple(block.name for block in found[:-1]), found[-1].name)
-
-
-def _in_blocks(s: Schedule) -> bool:
-    return PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
+    return [block.name for block in found]
 
 
 def _rank(s: Schedule) -> int:
@@ -156,20 +133,20 @@ def _rank(s: Schedule) -> int:
     return 4 if sum(uses(load, direct.reduce[2]) for load in direct.loads) > 1 else 3
 
 
-def _sizes(s: Schedule, chain: Chain) -> Sizes:
-    sums, direct, final = (block_named(s, name) for name in (SUMS, DIRECT, chain.final))
+def _sizes(s: Schedule, chain: list[str]) -> Sizes:
+    sums, direct, final = (block_named(s, name) for name in (SUMS, DIRECT, chain[-1]))
     facts = facts_of(sums)
     size = [extent(axis) for axis in sums.axes[:2]]
     # Channels, then taps down and across.
     taps = [extent(axis) for axis in facts_of(direct).reduce[1:3]]
-    down, across = (n - r + 1 for n, r in zip(size, taps))
+    sides = [side_of(n, r) for n, r in zip(size, taps)]
+    down, across = (side.tile for side in sides)
     batch, _, height, width = [*(extent(axis) for axis in final.axes[: _rank(s)]), 1][:4]
-    in_blocks = _in_blocks(s)
+    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
     outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
     tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
     if in_blocks:
-        sides = zip(block_named(s, PADDED).axes[4:6], size, (down, across))
-        tall, wide = ((extent(axis) - n) // tile + 1 for axis, n, tile in sides)
+        tall, wide = (extent(axis) // side.pitch for axis, side in zip(block_named(s, PADDED).axes[4:6], sides))
         blocks = ceildiv(height, tall * down), ceildiv(width, wide * across)
     return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, blocks)
 
@@ -190,13 +167,13 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     panels = sizes.outputs // (vectors * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
     cores = max(target.cores, 1)
-    busy = even_share(blocks, cores)
-    fetch = WINOGRAD_FETCH if 2 * sizes.weight_bytes > cache else 0
+    busy = model.even_share(blocks, cores)
+    fetch = model.WINOGRAD_FETCH if 2 * sizes.weight_bytes > cache else 0
     by = 0
     if by_tiles > 1.2 * by_channels or busy <= 0.8:
         by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
         shared = sizes.outputs // (vectors * lanes * panels)
-        if shared < 2 * cores and even_share(shared, cores) < EVEN:
+        if shared < 2 * cores and model.even_share(shared, cores) < model.EVEN:
             by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
@@ -219,14 +196,14 @@ def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
     channels = {"threads_by_channels": 1, "blocks": group, "vectors": vectors, "panels": at_once}
     passes = ceildiv(long, group) * short if at_once > 1 else 1
     moved = (1 + cores) * taken  # one core writes a part of V, each reads all of it
-    by_channels = _blocks_cycles(sizes, target, passes, even_share(panels // at_once, cores), cache, moved)
+    by_channels = _blocks_cycles(sizes, target, passes, model.even_share(panels // at_once, cores), cache, moved)
     group = _group(sizes, short, sizes.inputs + sizes.outputs, cache // 2)
     tiles = {"threads_by_channels": 0, "blocks": group, "vectors": most, "panels": sizes.outputs // (most * lanes)}
     unit = sizes.tall * sizes.down if sizes.blocks[0] >= sizes.blocks[1] else sizes.wide * sizes.across
-    shares = [even_share(ceildiv(n, unit), cores) for n in open_sizes(long * unit)]
+    shares = [model.even_share(ceildiv(n, unit), cores) for n in model.open_sizes(long * unit)]
     passes = long * ceildiv(short, group)
     by_tiles = _blocks_cycles(sizes, target, passes, sum(shares) / len(shares), cache, 0)
-    return {**(channels if by_channels < by_tiles else tiles), "rows": rows, "fetch": WINOGRAD_FETCH}
+    return {**(channels if by_channels < by_tiles else tiles), "rows": rows, "fetch": model.WINOGRAD_FETCH}
 
 
 def _blocks_cycles(sizes: Sizes, target: Target, passes: int, share: float, cache: int, moved: int) -> float:
@@ -234,15 +211,15 @@ def _blocks_cycles(sizes: Sizes, target: Target, passes: int, share: float, cach
     the cache, which are fetched ahead, and so many bytes of V moved, by a phase that writes and one that reads them."""
     blocks = sizes.batch * sizes.blocks[0] * sizes.blocks[1]
     products = sizes.size * sizes.tall * sizes.wide * blocks * sizes.inputs * sizes.outputs
-    computing = products * 4 / (2 * max(target.vector_bytes, 4)) / PRODUCT_SHARE
+    computing = products * 4 / (2 * max(target.vector_bytes, 4)) / model.PRODUCT_SHARE
     weights = sizes.weight_bytes * (sizes.batch * passes if 2 * sizes.weight_bytes > cache else 1)
-    return float((max(computing, weights / STREAM_BYTES) + moved / STREAM_BYTES) / share)
+    return float((max(computing, weights / model.STREAM_BYTES) + moved / model.STREAM_BYTES) / share)
 
 
 def _group(sizes: Sizes, blocks: int, channels: int, limit: int) -> int:
     """Of so many blocks side by side, those that share a pass over the weights: as many as stay in the cache."""
     fits = limit // sizes.block_bytes(sizes.tall, channels)
-    return max(n for n in WINOGRAD_GROUPS if n <= max(1, min(fits, blocks)))
+    return max(n for n in model.WINOGRAD_GROUPS if n <= max(1, min(fits, blocks)))
 
 
 def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
@@ -285,11 +262,11 @@ def _tile_rows(sizes: Sizes, cache: int, vectors: int, registers: int) -> int:
     many that register tiles fit, where rows are short."""
     fits = max(1, cache // 2 // sizes.block_bytes(1, sizes.inputs + sizes.outputs))
     far = 2 * sizes.weight_bytes > cache
-    wanted = min(fits if far else min(fits, ceildiv(WINOGRAD_ROWS, sizes.wide)), sizes.tall)
+    wanted = min(fits if far else min(fits, ceildiv(model.WINOGRAD_ROWS, sizes.wide)), sizes.tall)
     even = ceildiv(sizes.tall, ceildiv(sizes.tall, wanted))
     others = range(max(1, wanted // 2), wanted + 1) if far else range(wanted, min(fits, sizes.tall) + 1)
     shares: dict[int, float] = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
-    least = EVEN * max(shares.values())
+    least = model.EVEN * max(shares.values())
     return min((n for n in shares if shares[n] > least), key=lambda n: (n != even, abs(n - wanted)))
 
 
@@ -331,11 +308,11 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
         "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
         "vectors": tuple(n for n in (1, 2, 3, 4) if vectors % n == 0),
-        "fetch": (0, 4, WINOGRAD_FETCH),
+        "fetch": (0, 4, model.WINOGRAD_FETCH),
     }
     if sizes.in_blocks:
         del choices["tile_rows"]
-        choices.update(threads_by_channels=(0, 1), blocks=WINOGRAD_GROUPS)
+        choices.update(threads_by_channels=(0, 1), blocks=model.WINOGRAD_GROUPS)
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
@@ -346,7 +323,7 @@ class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
     def __init__(
-        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
+        self, s: Schedule, chain: list[str], sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
     ) -> None:
         self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
         self.others, self.rank = max(cores - 1, 1), _rank(s)
@@ -356,7 +333,7 @@ class _Sketch:
 
     def apply(self) -> None:
         """All the steps."""
-        s, final = self.s, self.s[self.chain.final]
+        s, final = self.s, self.s[self.chain[-1]]
         by_channels = bool(self.point["threads_by_channels"])
         self.read_in_place()
         self.peaks()
@@ -425,7 +402,7 @@ class _Sketch:
         nest.write_out(partial, *rest, lane)
         vectors = facts_of(partial.block).points * extent_of(partial, channel) * len(rest) * 2 // self.lanes
         # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
-        if y is not None and vectors * self.others**2 >= LEAST_PARALLEL_WORK:
+        if y is not None and vectors * self.others**2 >= model.LEAST_PARALLEL_WORK:
             partial.parallel(partial.fuse(image, y) if self.sizes.batch > 1 else y)
 
     def split_lanes(self, stage: Stage, at: int, axes: int) -> tuple[Var, Var]:
@@ -509,7 +486,7 @@ class _Sketch:
         nest.write_out(stage, row, column, lane)
         for loop in (*blocks, tall, wide):
             stage.annotate("partition", False, loop)
-        for name in reversed(self.chain.between):
+        for name in reversed(self.chain[:-1]):
             s[name].compute_at(stage, wide)
             s[name].set_scope("local")
             self.tile_of_outputs(s[name])
@@ -557,7 +534,7 @@ class _Sketch:
         group, lane = self.split_lanes(accumulate, 4 + more, 5 + more)
         row = accumulate.axis[3 + more]
         reduce = list(accumulate.reduce_axis)
-        step, unrolled = accumulate.split(reduce[-1], factor=WINOGRAD_UNROLL)
+        step, unrolled = accumulate.split(reduce[-1], factor=model.WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         nest.write_out(accumulate, unrolled, row, group, lane)
         self.pack(accumulate, step)
