@@ -32,7 +32,7 @@ class _Wide:
 
     def op(self, name: str, a: str, b: str | float) -> str:
         """An instruction of two operands."""
-        return self.o.c.emit(f"{name} {self.kind} {a}, {b if isinstance(b, str) else self.number(b)}")
+        return self.o.c.once(f"{name} {self.kind} {a}, {b if isinstance(b, str) else self.number(b)}")
 
     def fma(self, a: str, b: str, z: str | float) -> str:
         """a * b + z, fused where the machine can."""
@@ -46,15 +46,15 @@ class _Wide:
     def select(self, condition: str, a: str | float, b: str) -> str:
         """a where the condition holds, else b."""
         a = a if isinstance(a, str) else self.number(a)
-        return self.o.c.emit(f"select {self.o.flag} {condition}, {self.kind} {a}, {self.kind} {b}")
+        return self.o.c.once(f"select {self.o.flag} {condition}, {self.kind} {a}, {self.kind} {b}")
 
     def of(self, x: str) -> str:
         """Float32 values, exactly."""
-        return self.o.c.emit(f"fpext {self.o.float} {x} to {self.kind}")
+        return self.o.c.once(f"fpext {self.o.float} {x} to {self.kind}")
 
     def narrow(self, x: str) -> str:
         """The nearest float32 values."""
-        return self.o.c.emit(f"fptrunc {self.kind} {x} to {self.o.float}")
+        return self.o.c.once(f"fptrunc {self.kind} {x} to {self.o.float}")
 
 
 def _logarithm(o: Ops, w: _Wide, a: str) -> str:
@@ -86,7 +86,7 @@ def _two_to(o: Ops, w: _Wide, p: str) -> str:
     if o.whole:
         return o.scale_where(w.op("fcmp ugt", p, _VANISHED), value, w.narrow(whole))
     long = types.vector("i64", o.lanes)
-    n = o.c.emit(f"trunc {long} {o.c.emit(f'bitcast {w.kind} {shifted} to {long}')} to {o.int}")
+    n = o.c.once(f"trunc {long} {o.c.once(f'bitcast {w.kind} {shifted} to {long}')} to {o.int}")
     return o.scale(value, n)
 
 
@@ -95,7 +95,7 @@ def power(o: Ops, x: str, y: str) -> str:
     c, w, a = o.c, _Wide(o), o.absolute(x)
 
     def both(first: str, second: str) -> str:
-        return c.emit(f"and {o.flag} {first}, {second}")
+        return c.once(f"and {o.flag} {first}, {second}")
 
     p = w.op("fmul", w.of(y), _logarithm(o, w, a))
     # 1 to the power of an infinity is 1, and so is -1.
@@ -104,12 +104,12 @@ def power(o: Ops, x: str, y: str) -> str:
     half = o.mul(y, 0.5)
     is_whole = o.op("fcmp oeq", c.intrinsic("llvm.floor", o.float, y), y)
     is_odd = both(is_whole, o.op("fcmp une", c.intrinsic("llvm.floor", o.float, half), half))
-    below = c.emit(f"icmp slt {o.int} {o.bits(x)}, {types.splat('i32', '0', o.lanes)}")
-    made = o.select(both(below, is_odd), c.emit(f"fneg {o.float} {made}"), made)
+    below = c.once(f"icmp slt {o.int} {o.bits(x)}, {types.splat('i32', '0', o.lanes)}")
+    made = o.select(both(below, is_odd), c.once(f"fneg {o.float} {made}"), made)
     broken = both(o.op("fcmp olt", x, 0.0), o.op("fcmp one", c.intrinsic("llvm.floor", o.float, y), y))
     made = o.select(both(broken, o.op("fcmp one", a, math.inf)), o.number(math.nan), made)
     made = o.select(o.op("fcmp uno", x, 0.0), o.number(math.nan), made)
-    return o.select(c.emit(f"or {o.flag} {o.op('fcmp oeq', y, 0.0)}, {o.op('fcmp oeq', x, 1.0)}"), o.number(1.0), made)
+    return o.select(c.once(f"or {o.flag} {o.op('fcmp oeq', y, 0.0)}, {o.op('fcmp oeq', x, 1.0)}"), o.number(1.0), made)
 
 
 def call_power(c: Context, x: str, y: str, lanes: int) -> str:
