@@ -44,10 +44,11 @@ from weft.targets.cpu.model import (
     WINOGRAD_FETCH,
     WINOGRAD_GROUPS,
     WINOGRAD_ROWS,
-    WINOGRAD_UNROLL,
+    WRITTEN_STEPS,
     even_share,
     open_sizes,
     ruled,
+    written_steps,
 )
 from weft.targets.cpu.sketches import nest
 
@@ -122,7 +123,7 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, chain.final, *chain.between}
         others = set(names_of(s)) - own
-        _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
+        _Sketch(s, chain, sizes, point, lanes, weight, unit.target).apply()
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
@@ -346,10 +347,10 @@ class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
     def __init__(
-        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
+        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, target: Target
     ) -> None:
         self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
-        self.others, self.rank = max(cores - 1, 1), _rank(s)
+        self.target, self.others, self.rank = target, max(target.cores - 1, 1), _rank(s)
         self.width = lanes * point["vectors"]
         if sizes.outputs % (self.width * point["panels"]):
             raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
@@ -422,6 +423,8 @@ class _Sketch:
         else:
             y, x = sides
             partial.reorder(image, y, channel, x, *rest, lane)
+        for loop in rest:  # a cut at a number that is not known yet would leave a loop
+            partial.annotate("partition", False, loop)
         nest.write_out(partial, *rest, lane)
         vectors = facts_of(partial.block).points * extent_of(partial, channel) * len(rest) * 2 // self.lanes
         # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
@@ -519,18 +522,27 @@ class _Sketch:
             self.positions(s[BACK], first_inside=True)
         s[DIRECT].compute_at(stage, wide, exact=False)
         s[DIRECT].set_scope("local")
-        s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
+        self.seldom(s[DIRECT])
         # A loop of one round would be gone, and its note with it.
         several = [loop for loop in (wide, tall, *blocks) if extent_of(stage, loop) > 1]
         stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else wide)
 
-    def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
-        """The elements of a block between: one tile, one group of lanes; gives their loops."""
+    def seldom(self, stage: Stage) -> None:
+        """What few tiles need: short code, one loop inside another, rather than fast one."""
+        lane = stage.axis[-1] if len(stage.axis) > self.rank else stage.axis[CHANNEL]
+        loops = [*stage.reduce_axis, *self.sides(stage)]
+        stage.reorder(*loops, lane)
+        for loop in loops:
+            stage.annotate("partition", False, loop)
+            stage.pragma(loop, "rolled")
+        stage.vectorize(lane)
+
+    def tile_of_outputs(self, stage: Stage) -> None:
+        """The elements of a block between: one tile, one group of lanes."""
         lane = stage.axis[-1] if len(stage.axis) > self.rank else stage.axis[CHANNEL]
         row, column = self.sides(stage)
         stage.reorder(row, column, lane)
         nest.write_out(stage, row, column, lane)
-        return row, column, lane
 
     def positions(self, stage: Stage, first_inside: bool) -> None:
         """The positions of one tile, written out, one group of lanes each."""
@@ -557,12 +569,13 @@ class _Sketch:
         group, lane = self.split_lanes(accumulate, 4 + more, 5 + more)
         row = accumulate.axis[3 + more]
         reduce = list(accumulate.reduce_axis)
-        step, unrolled = accumulate.split(reduce[-1], factor=WINOGRAD_UNROLL)
+        steps = int(written_steps(point["rows"] * point["vectors"], self.target))
+        step, unrolled = accumulate.split(reduce[-1], factor=steps)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         nest.write_out(accumulate, unrolled, row, group, lane)
-        self.pack(accumulate, step)
+        self.pack(accumulate, step, WRITTEN_STEPS // steps)
 
-    def pack(self, accumulate: Stage, step: Var) -> None:
+    def pack(self, accumulate: Stage, step: Var, rounds: int) -> None:
         """The weights in panels, in the order in which the loops come to them, so that they are one stream."""
         copy = self.s.cache_read(self.weight.name, "global", [accumulate.name])
         target = facts_of(copy.block).target.name
@@ -571,7 +584,7 @@ class _Sketch:
         outputs += ["k", inside]
         self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
         if self.point["fetch"]:
-            accumulate.prefetch(target, step, self.point["fetch"])
+            accumulate.prefetch(target, step, self.point["fetch"] * rounds)
         copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
 
     def group_lanes(self, name: str) -> None:
