@@ -11,12 +11,14 @@ here needs a fused multiply-add to be accurate.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context, Module
+from weft.core import model
 
 _EXP = (0.5, 0.16666515171527863, 0.04166637733578682, 0.008369393646717072, 0.0013942922232672572)
 """(e^r - 1 - r) / r^2 for |r| <= log(2) / 2."""
@@ -463,4 +465,20 @@ def call(c: Context, name: str, x: str, lanes: int) -> str:
     if symbol not in c.module.helpers:
         c.module.helpers.add(symbol)
         _define(c.module, name, lanes, symbol)
-    return c.call(types.vector("float", lanes), symbol, [f"{types.vector('float', lanes)} {x}"])
+    return c.once(f"call {types.vector('float', lanes)} @{symbol}({types.vector('float', lanes)} {x})")
+
+
+def keep_called(module: Module) -> None:
+    """Has functions of four registers that a program calls often stay functions.
+
+    Their copies, of 150 instructions each, would be most of its code; a call has the registers of a tile put aside.
+    """
+    for at, text in enumerate(module.functions):
+        found = _WIDE.match(text)
+        if found is None or int(found[1]) < module.machine.vector_bytes:
+            continue
+        if sum(one.count(f" @{found[2]}(") for one in module.functions) > model.FEW_CALLS:
+            module.functions[at] = text.replace("alwaysinline", "noinline", 1)
+
+
+_WIDE = re.compile(r"define internal <(\d+) x float> @(\S+)\(<.*> %x\) alwaysinline")
