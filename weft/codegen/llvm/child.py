@@ -22,11 +22,9 @@ _options = threading.Lock()
 _LEVELS = {"called": 0, "shaped": 1, "straight": 1, "simplified": 1, "mixed": 2, "plain": 3}
 _KEEP_ADDRESSES = ("-disable-lsr", "true", "false")
 _KEEP_ORDER = ("-enable-misched", "false", "true")
-_TRY_NO_ROUNDS = ("-unroll-max-iteration-count-to-analyze", "0", "10")
-_SETTINGS = {"shaped": (_KEEP_ADDRESSES, _TRY_NO_ROUNDS, _KEEP_ORDER), "straight": (_KEEP_ADDRESSES, _TRY_NO_ROUNDS)}
+_SETTINGS = {"shaped": (_KEEP_ADDRESSES, _KEEP_ORDER), "straight": (_KEEP_ADDRESSES,)}
 """How code is made of programs that get few passes, where their addresses are written as they are to be computed: a
-setting, its value then, and its value otherwise. (Loops that only a trial of ten rounds would find worth unrolling, 10
-of 270 kernels, stay loops: the trials take a quarter of the passes' time.)"""
+setting, its value then, and its value otherwise."""
 
 # LLVM 22 takes `bytes * shuffle(bytes / constant)` of at most 8 lanes for zero on processors with AVX2 where it thinks
 # variable shuffles cheap (all since Haswell): instruction selection combines the shuffles wrongly. Without that tuning
@@ -167,14 +165,14 @@ def emit(module: Any, request: dict[str, str]) -> bytes:
     triple, features, tuning = request["triple"], request["features"], request["tuning"]
     settings = _SETTINGS.get(tuning, ()) if is_placed(triple) else ()
     if settings and not is_arm(triple):
-        settings = _SETTINGS["straight"]
+        settings = (_KEEP_ADDRESSES,)
     elif settings:
         features = f"{features},-use-postra-scheduler".lstrip(",")
     machine = target_machine(triple, request["cpu"], features, 3 if _LEVELS[tuning] else 0)
+    module = optimize(module, machine, tuning)
+    if request["form"] == "llvm":
+        return str(module).encode()
     with _as_written(settings):
-        module = optimize(module, machine, tuning)
-        if request["form"] == "llvm":
-            return str(module).encode()
         if request["form"] == "object":
             return bytes(machine.emit_object(module))
         return bytes(machine.emit_assembly(module).encode())

@@ -23,7 +23,6 @@ from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule, cheapest
 from weft.targets.base import Target
-from weft.targets.cpu.facts import architecture
 from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 
@@ -105,23 +104,10 @@ the mean (0.99 to 1.054); of panels that fit, 0.98 to 1.0; of panels that a call
 meet a panel need room too (found by a table of 128 × 256 × 192 on Emerald Rapids, 1.04 to 1.06): of four products that
 were not looked at, whose panel fits without its rows, 1.145, 1.136, 1.087, 0.975 (three processes each; busy)."""
 
-WRITTEN_STEPS, LOOP_PRODUCTS = 4, 24
-"""Steps of a reduction that are written out at most, and channels of a block that are, all of them. On a Neoverse
+WRITTEN_STEPS = 4
+"""Steps of a convolution's reduction that are written out, and channels of a block that are, all of them. On a Neoverse
 N1, whose blocks are of 4: ten networks of three layers, none of a benchmark, 0.976 to 1.095 times as fast as with
-a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for blocks of 16 and 8, 1.01 and 1.00.
-And the products that a round of a loop needs to hide what the loop itself takes: as many as 12 cycles can start."""
-
-
-def written_steps(products: Any, target: Target) -> Any:
-    """How many steps of a reduction are written out for a tile of so many products a step: enough to fill a round.
-
-    On Arm all of them: an instruction multiplies with one lane of a vector, and the vector is that of four steps.
-    """
-    if architecture(target.triple) in ("aarch64", "armv7"):
-        return products * 0 + WRITTEN_STEPS
-    enough = [products * steps >= LOOP_PRODUCTS for steps in (1, 2)]
-    return np.where(enough[0], 1, np.where(enough[1], 2, WRITTEN_STEPS))
-
+a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for blocks of 16 and 8, 1.01 and 1.00."""
 
 LEAST_PASSES, LEAST_OWN = 4, 4
 """A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
@@ -136,9 +122,9 @@ may move."""
 MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
 """The same for windows over single channels, and their taps."""
 
-WINOGRAD_FETCH, WINOGRAD_ROWS = 16, 12
-"""Winograd's products: fours of steps ahead that far weights are fetched; tiles of a block from which on the panels of
-weights are used often enough."""
+WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
+"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
+a block from which on the panels of weights are used often enough."""
 
 OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,

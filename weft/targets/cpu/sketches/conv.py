@@ -107,18 +107,13 @@ def match(unit: Unit) -> Sketch | None:
     if around:  # other families do not cost the tiles at the ends of other sizes: what is best here is as the typical
         time *= replace(size, around=(), below=()).least(walked) / size.least(walked)
 
-    def wanted(columns: Columns) -> Any:
-        """The steps to be written out."""
-        tile = columns["vectors"] * columns["rows"] * columns["places"] * several * phases
-        return np.minimum(rule["unroll"], model.written_steps(tile, unit.target))
-
     def cost(columns: Columns) -> Any:
-        return around_rule({**rule, "unroll": wanted(columns)}, time)(columns) * size.cycles(walked, columns)
+        return around_rule(rule, time)(columns) * size.cycles(walked, columns)
 
     def legal(columns: Columns) -> Any:
         """Tiles that fit, and numbers that change what is done: other points would be the same again."""
         rolled = _overlaps(unit.facts, shape, columns["places"])
-        differs = np.logical_not(rolled) | (columns["unroll"] == wanted(columns))
+        differs = np.logical_not(rolled) | (columns["unroll"] == rule["unroll"])
         return size.legal(columns) & differs & ((columns["fetch"] == 0) | (columns["by_rows"] == 0))
 
     return Sketch("convolution", knobs, lambda point: _apply(unit, shape, point), cost, legal)

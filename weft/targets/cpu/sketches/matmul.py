@@ -283,8 +283,7 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
         height = ceildiv(ceildiv(height, 2), rows) * rows
     divides = k % model.CHAIN_PARTS == 0 and depth == k and k >= 8 * model.CHAIN_PARTS
     parts = model.CHAIN_PARTS if rows * vectors < model.LEAST_CHAINS and divides else 1
-    tile = rows * vectors * parts
-    most = min(int(model.written_steps(tile, target)), model.MOST_UNROLLED // tile)
+    most = min(4, model.MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
     # Weights that a call meets once are found in the cache again only if the whole model fits into it. A panel of
     # weights that rows share comes from the second-level cache for each tile of them, unless the first holds it and

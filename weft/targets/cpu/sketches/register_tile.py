@@ -298,12 +298,11 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     rows = [] if row is None else [axes[row]]
     _, vector = nest.multiply(sums, plan.kernel, nest.without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
     size = plan.vectors * plan.rows
-    steps = int(model.written_steps(size, unit.target))
     deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
     if 1 < deepest <= 8 and size * deepest <= model.MOST_UNROLLED:
         sums.unroll(last)
-    elif deepest > 8 and 1 < steps * size <= model.MOST_UNROLLED and deepest % steps == 0:
-        sums.unroll(sums.split(last, factor=steps)[1])
+    elif deepest > 8 and size * 4 <= model.MOST_UNROLLED and deepest % 4 == 0:
+        sums.unroll(sums.split(last, factor=4)[1])
     sums.vectorize(vector)
     return outer
 

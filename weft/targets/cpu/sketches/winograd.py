@@ -44,11 +44,10 @@ from weft.targets.cpu.model import (
     WINOGRAD_FETCH,
     WINOGRAD_GROUPS,
     WINOGRAD_ROWS,
-    WRITTEN_STEPS,
+    WINOGRAD_UNROLL,
     even_share,
     open_sizes,
     ruled,
-    written_steps,
 )
 from weft.targets.cpu.sketches import nest
 
@@ -123,7 +122,7 @@ def match(unit: Unit) -> Sketch | None:
     def apply(point: Point) -> None:
         own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, chain.final, *chain.between}
         others = set(names_of(s)) - own
-        _Sketch(s, chain, sizes, point, lanes, weight, unit.target).apply()
+        _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
@@ -347,10 +346,10 @@ class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
     def __init__(
-        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, target: Target
+        self, s: Schedule, chain: Chain, sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
     ) -> None:
         self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
-        self.target, self.others, self.rank = target, max(target.cores - 1, 1), _rank(s)
+        self.others, self.rank = max(cores - 1, 1), _rank(s)
         self.width = lanes * point["vectors"]
         if sizes.outputs % (self.width * point["panels"]):
             raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
@@ -522,27 +521,22 @@ class _Sketch:
             self.positions(s[BACK], first_inside=True)
         s[DIRECT].compute_at(stage, wide, exact=False)
         s[DIRECT].set_scope("local")
-        self.seldom(s[DIRECT])
+        s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
+        taps = [loop for loop in s[DIRECT].reduce_axis[1:] if extent_of(s[DIRECT], loop) > 1]
+        for loop in taps[:-1]:  # few tiles are computed so: with tests along one side, rather than nine times
+            s[DIRECT].annotate("partition", False, loop)
+        self.blocks_of_lanes(facts_of(s[DIRECT].block).target.name)
         # A loop of one round would be gone, and its note with it.
         several = [loop for loop in (wide, tall, *blocks) if extent_of(stage, loop) > 1]
         stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else wide)
 
-    def seldom(self, stage: Stage) -> None:
-        """What few tiles need: short code, one loop inside another, rather than fast one."""
-        lane = stage.axis[-1] if len(stage.axis) > self.rank else stage.axis[CHANNEL]
-        loops = [*stage.reduce_axis, *self.sides(stage)]
-        stage.reorder(*loops, lane)
-        for loop in loops:
-            stage.annotate("partition", False, loop)
-            stage.pragma(loop, "rolled")
-        stage.vectorize(lane)
-
-    def tile_of_outputs(self, stage: Stage) -> None:
-        """The elements of a block between: one tile, one group of lanes."""
+    def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
+        """The elements of a block between: one tile, one group of lanes; gives their loops."""
         lane = stage.axis[-1] if len(stage.axis) > self.rank else stage.axis[CHANNEL]
         row, column = self.sides(stage)
         stage.reorder(row, column, lane)
         nest.write_out(stage, row, column, lane)
+        return row, column, lane
 
     def positions(self, stage: Stage, first_inside: bool) -> None:
         """The positions of one tile, written out, one group of lanes each."""
@@ -569,13 +563,12 @@ class _Sketch:
         group, lane = self.split_lanes(accumulate, 4 + more, 5 + more)
         row = accumulate.axis[3 + more]
         reduce = list(accumulate.reduce_axis)
-        steps = int(written_steps(point["rows"] * point["vectors"], self.target))
-        step, unrolled = accumulate.split(reduce[-1], factor=steps)
+        step, unrolled = accumulate.split(reduce[-1], factor=WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         nest.write_out(accumulate, unrolled, row, group, lane)
-        self.pack(accumulate, step, WRITTEN_STEPS // steps)
+        self.pack(accumulate, step)
 
-    def pack(self, accumulate: Stage, step: Var, rounds: int) -> None:
+    def pack(self, accumulate: Stage, step: Var) -> None:
         """The weights in panels, in the order in which the loops come to them, so that they are one stream."""
         copy = self.s.cache_read(self.weight.name, "global", [accumulate.name])
         target = facts_of(copy.block).target.name
@@ -584,7 +577,7 @@ class _Sketch:
         outputs += ["k", inside]
         self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
         if self.point["fetch"]:
-            accumulate.prefetch(target, step, self.point["fetch"] * rounds)
+            accumulate.prefetch(target, step, self.point["fetch"])
         copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
 
     def group_lanes(self, name: str) -> None:
