@@ -7,10 +7,9 @@ x86's instruction for bfloat16 takes numbers below 2^-126 as zero; everything el
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context
+from weft.codegen.llvm.math import Ops
 from weft.core.dtypes import FLOAT32, DType
 from weft.core.errors import TargetError
 from weft.expr.nodes import Cast
@@ -51,24 +50,13 @@ def narrow(c: Context, value: str, dtype: DType) -> str:
     return c.once(f"bitcast {to} {c.once(f'fptrunc {wide} {value} to {to}')} to {short}")
 
 
-def _integers(c: Context, lanes: int) -> Any:
-    """A writer of 32-bit integer instructions on so many lanes."""
-    kind = types.vector("i32", lanes)
-
-    def op(name: str, a: str, b: str | int) -> str:
-        b = types.splat("i32", str(b), lanes) if isinstance(b, int) else b
-        return c.once(f"{name} {kind} {a}, {b}")
-
-    return op
-
-
 def _choose(c: Context, condition: str, a: str, b: str, kind: str, lanes: int) -> str:
     return c.once(f"select {types.vector('i1', lanes)} {condition}, {kind} {a}, {kind} {b}")
 
 
 def _soft_float_to_bfloat(c: Context, value: str, lanes: int) -> str:
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
-    op = _integers(c, lanes)
+    op = Ops(c, lanes).integer
     bits = c.once(f"bitcast {wide} {value} to {kind}")
     odd = op("and", op("lshr", bits, 16), 1)
     rounded = op("lshr", op("add", bits, op("add", odd, 0x7FFF)), 16)
@@ -81,7 +69,7 @@ def _soft_float_to_bfloat(c: Context, value: str, lanes: int) -> str:
 def _soft_half_to_float(c: Context, value: str, lanes: int) -> str:
     """Shift the half's exponent and mantissa into place, and multiply by 2^112: denormals come out right."""
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
-    op = _integers(c, lanes)
+    op = Ops(c, lanes).integer
     bits = c.once(f"zext {types.vector('i16', lanes)} {value} to {kind}")
     body = op("shl", op("and", bits, 0x7FFF), 13)
     magnitude = c.once(f"bitcast {kind} {body} to {wide}")
@@ -96,7 +84,7 @@ def _soft_half_to_float(c: Context, value: str, lanes: int) -> str:
 def _soft_float_to_half(c: Context, value: str, lanes: int) -> str:
     """Normal results round by integer addition; denormal ones by adding 0.5, as its last place is theirs."""
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
-    op = _integers(c, lanes)
+    op = Ops(c, lanes).integer
     bits = c.once(f"bitcast {wide} {value} to {kind}")
     sign = op("lshr", op("and", bits, -0x80000000), 16)
     body = op("and", bits, 0x7FFFFFFF)
@@ -117,7 +105,7 @@ def _soft_float_to_half(c: Context, value: str, lanes: int) -> str:
 def _round_to_odd(c: Context, value: str, lanes: int) -> str:
     """A double as a float whose last bit is set when anything was cut off: rounding that again is exact."""
     double, wide, kind = (types.vector(t, lanes) for t in ("double", "float", "i32"))
-    op = _integers(c, lanes)
+    op = Ops(c, lanes).integer
     near = c.once(f"fptrunc {double} {value} to {wide}")
     back = c.once(f"fpext {wide} {near} to {double}")
     magnitude, near_magnitude = c.intrinsic("llvm.fabs", double, value), c.intrinsic("llvm.fabs", double, back)

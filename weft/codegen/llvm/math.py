@@ -93,17 +93,19 @@ WHOLE = 16
 class Ops:
     """Writes float32 and int32 instructions on so many lanes."""
 
+    element = "float"
+
     def __init__(self, c: Context, lanes: int) -> None:
         self.c, self.lanes = c, lanes
-        self.float, self.int, self.flag = (types.vector(t, lanes) for t in ("float", "i32", "i1"))
+        self.float, self.int, self.flag = (types.vector(t, lanes) for t in (self.element, "i32", "i1"))
         self.fused = c.module.machine.has_fma
         self.one_minimum = c.module.machine.triple.startswith("aarch64")
         """Whether a minimum that keeps NaN is one instruction."""
         self.whole = lanes % WHOLE == 0 and "avx512f" in c.module.machine.features
 
     def number(self, value: float) -> str:
-        """A float32 literal in every lane."""
-        return types.splat("float", types.float_literal(value, "float"), self.lanes)
+        """A literal in every lane."""
+        return types.splat(self.element, types.float_literal(value, self.element), self.lanes)
 
     def op(self, name: str, a: str, b: str | float) -> str:
         """A float instruction of two operands: fadd, fmul, "fcmp olt"…"""
@@ -137,8 +139,9 @@ class Ops:
             f"{name} {self.int} {a}, {b if isinstance(b, str) else types.splat('i32', str(b), self.lanes)}"
         )
 
-    def select(self, condition: str, a: str, b: str) -> str:
+    def select(self, condition: str, a: str | float, b: str) -> str:
         """a where the condition holds, else b."""
+        a = a if isinstance(a, str) else self.number(a)
         return self.c.once(f"select {self.flag} {condition}, {self.float} {a}, {self.float} {b}")
 
     def bits(self, a: str) -> str:
@@ -442,12 +445,16 @@ AS_VECTORS = {"normal_cdf"}
 """Functions that divide otherwise in a whole register: of one number too, so that each lane gives the same."""
 
 
-def _define(module: Module, name: str, lanes: int, symbol: str) -> None:
-    c = Context(module)
-    result = FUNCTIONS[name](Ops(c, lanes), "%x")
-    kind = types.vector("float", lanes)
-    c.line(f"ret {kind} {result}")
-    module.functions.append(c.text(f"define internal {kind} @{symbol}({kind} %x) alwaysinline nounwind"))
+def defined(c: Context, name: str, lanes: int, values: Sequence[str], make: Callable[[Context], str]) -> str:
+    """A function of %x (and %y) applied to float32 values: an internal one, written once for each number of lanes."""
+    symbol, kind = f"weft.{name}.v{lanes}", types.vector("float", lanes)
+    if symbol not in c.module.helpers:
+        c.module.helpers.add(symbol)
+        inner = Context(c.module)
+        inner.line(f"ret {kind} {make(inner)}")
+        parameters = ", ".join(f"{kind} {parameter}" for parameter in ("%x", "%y")[: len(values)])
+        c.module.functions.append(inner.text(f"define internal {kind} @{symbol}({parameters}) alwaysinline nounwind"))
+    return c.once(f"call {kind} @{symbol}({', '.join(f'{kind} {value}' for value in values)})")
 
 
 def call(c: Context, name: str, x: str, lanes: int) -> str:
@@ -461,11 +468,7 @@ def call(c: Context, name: str, x: str, lanes: int) -> str:
         filled = c.once(f"shufflevector {kind} {x}, {kind} poison, <{WHOLE} x i32> <{more}>")
         made, first = call(c, name, filled, WHOLE), ", ".join(f"i32 {lane}" for lane in range(lanes))
         return c.once(f"shufflevector <{WHOLE} x float> {made}, <{WHOLE} x float> poison, <{lanes} x i32> <{first}>")
-    symbol = f"weft.{name}.v{lanes}"
-    if symbol not in c.module.helpers:
-        c.module.helpers.add(symbol)
-        _define(c.module, name, lanes, symbol)
-    return c.once(f"call {types.vector('float', lanes)} @{symbol}({types.vector('float', lanes)} {x})")
+    return defined(c, name, lanes, (x,), lambda inner: FUNCTIONS[name](Ops(inner, lanes), "%x"))
 
 
 def keep_called(module: Module) -> None:
@@ -481,4 +484,4 @@ def keep_called(module: Module) -> None:
             module.functions[at] = text.replace("alwaysinline", "noinline", 1)
 
 
-_WIDE = re.compile(r"define internal <(\d+) x float> @(\S+)\(<.*> %x\) alwaysinline")
+_WIDE = re.compile(r"define internal <(\d+) x float> @(\S+?)\(.*alwaysinline")
