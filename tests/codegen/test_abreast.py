@@ -36,6 +36,24 @@ def test_several_registers_at_once_give_what_one_gives(function):
     np.testing.assert_array_equal(out[0].view(np.int32), out[1].view(np.int32))
 
 
+def test_what_is_called_often_stays_a_function():
+    x = np.random.default_rng(0).standard_normal(N).astype(np.float32) * 3
+    a = te.placeholder((N,), name="A")
+    b = te.compute((N,), lambda i: a[i] * te.sigmoid(a[i]), name="B")
+    s = te.create_schedule(b.op)
+    outer, inner = s[b].split(b.op.axis[0], factor=4)
+    s[b].unroll(outer)
+    s[b].vectorize(inner)
+    often, out = weft.build(s, [a, b]), [np.empty_like(x), np.empty_like(x)]
+    if ".v16(" in often.built.llvm_ir:
+        assert "%x) noinline nounwind" in often.built.llvm_ir
+    few = swish(4)
+    assert "noinline" not in few.built.llvm_ir
+    often(x, out[0])
+    few(x, out[1])
+    np.testing.assert_array_equal(out[0].view(np.int32), out[1].view(np.int32))
+
+
 def run(text, *arrays):
     built = weft.build(parse_func(text))
     built(*arrays)

@@ -177,6 +177,20 @@ def test_masked_tail_touches_nothing_beyond_the_end(kind, target):
     np.testing.assert_array_equal(result.array.view(np.uint8), source.array.view(np.uint8))
 
 
+def test_a_mask_is_computed_once_and_one_of_numbers_not_at_all():
+    lanes, x86 = 16, find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512")
+    a, b, n, i = buffer("A", "float32", 64), buffer("B", "float32", 64), Var("n"), Var("i")
+
+    def text(limit, first):
+        at = [ramp(first + step, 1, lanes) for step in (0, 32)]
+        test = LT(ramp(first, 1, lanes), Broadcast(limit, lanes))
+        return generate(Func("f", [a, b, n, i], seq(*[Store(b, [x], Load(a, [x]), test) for x in at])), x86)
+
+    assert text(n, i).count("icmp slt <16 x i32>") == 1
+    known = text(index_expr(2), index_expr(0))
+    assert "icmp" not in known and f"<i1 1, i1 1, {', '.join(['i1 0'] * 14)}>" in known
+
+
 @pytest.mark.parametrize("stride", [-1, 2, 3])
 def test_masked_strides_touch_nothing_outside(stride):
     lanes, count = 16, 10

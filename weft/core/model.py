@@ -38,6 +38,9 @@ STRAIGHT_PRODUCTS = 100
 """Products for each loop, more than which make a stretch of straight code that no processor sees as a whole: about as
 many as most have under way (`Core.in_flight` in targets/cpu/machine.py)."""
 
+FEW_CALLS = 3
+"""Calls of an elementary function that are written out in the program, with its definition. A judgement."""
+
 WALKING_POINTERS = 6
 """Pointers that go along with a loop: what is left of the 15 registers of x86 beside bases, counters and limits."""
 

@@ -36,6 +36,29 @@ CASES = {
             C[i] = A[i]
 """,
     ),
+    "neighbours whose tests turn out to be one": (
+        """
+    for i in range(2):
+        if i*4 + 1 < 4:
+            C[i] = A[i]
+        if i*4 + 2 < 4:
+            C[i + 2] = A[i]
+        if A[0] < 1.0:
+            C[4] = 1.0
+        if A[0] < 1.0:
+            C[5] = 1.0
+""",
+        """
+    for i in range(2):
+        if i < 1:
+            C[i] = A[i]
+            C[i + 2] = A[i]
+        if A[0] < 1.0:
+            C[4] = 1.0
+        if A[0] < 1.0:
+            C[5] = 1.0
+""",
+    ),
     "a test tells its branch": (
         """
     for i in range(8):

@@ -31,7 +31,9 @@ def test_rows_of_columns(lanes, places, target):
     assert ("store_transposed" in text) == (places >= 4)
     array = np.random.default_rng(0).standard_normal((3, places, lanes)).astype("f4")
     out = np.full((lanes, 3, places), np.nan, "f4")
-    weft.build(s, [x, y], target=target)(array, out)
+    built = weft.build(s, [x, y], target=target)
+    assert "!llvm.loop" in built.built.llvm_ir  # a loop of vectors, whatever stores them
+    built(array, out)
     np.testing.assert_array_equal(out, array.transpose(2, 0, 1) * np.float32(2) + np.float32(1))
 
 

@@ -11,6 +11,7 @@ one quotient that does not fit (least value / -1) wraps.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 from weft.codegen.llvm import types
@@ -87,8 +88,8 @@ def _ramp(c: Context, e: Ramp) -> str:
         steps = types.constant_vector(element, [int(e.stride.value) * lane for lane in range(e.lanes)])
     else:
         stride = c.broadcast(element, c.value(e.stride), e.lanes)
-        steps = c.emit(f"mul {kind} {stride}, {types.constant_vector(element, range(e.lanes))}")
-    return c.emit(f"add {kind} {base}, {steps}")
+        steps = c.once(f"mul {kind} {stride}, {types.constant_vector(element, range(e.lanes))}")
+    return c.once(f"add {kind} {base}, {steps}")
 
 
 # ------------------------------------------------------------------------------------------------------ + - * /
@@ -162,12 +163,12 @@ def _float_extreme(c: Context, e: Binary, a: str, b: str) -> str:
     if dtype.bits == 16:
         wide, x, y = types.vector("float", dtype.lanes), widen(c, a, dtype), widen(c, b, dtype)
     flag = types.vector("i1", dtype.lanes)
-    wins = c.emit(f"fcmp {'olt' if least else 'ogt'} {wide} {x}, {y}")
-    chosen = c.emit(f"select {flag} {wins}, {kind} {a}, {kind} {b}")
+    wins = c.once(f"fcmp {'olt' if least else 'ogt'} {wide} {x}, {y}")
+    chosen = c.once(f"select {flag} {wins}, {kind} {a}, {kind} {b}")
     if _never_nan(e.a) or _never_nan(e.b):
         return chosen
-    is_nan = c.emit(f"fcmp uno {wide} {x}, {x}")
-    return c.emit(f"select {flag} {is_nan}, {kind} {a}, {kind} {chosen}")
+    is_nan = c.once(f"fcmp uno {wide} {x}, {x}")
+    return c.once(f"select {flag} {is_nan}, {kind} {a}, {kind} {chosen}")
 
 
 # ----------------------------------------------------------------------------------------------- integer division
@@ -200,7 +201,7 @@ def _divide_constant(c: Context, dtype: DType, a: str, b: int, floor: bool, rema
     if b == 1 or b == -1:
         if remainder:
             return literal(0)
-        return a if b == 1 else c.emit(f"sub {kind} {literal(0)}, {a}")
+        return a if b == 1 else c.once(f"sub {kind} {literal(0)}, {a}")
     if b > 0 and b & (b - 1) == 0 and (floor or nonnegative):
         if remainder:
             return c.once(f"and {kind} {a}, {literal(b - 1)}")
@@ -214,16 +215,16 @@ def _divide_signed(c: Context, dtype: DType, a: str, b: str, floor: bool, remain
     """Division by a divisor that is safe: not 0, and not -1 at run time."""
     kind, lanes = types.llvm_type(dtype), dtype.lanes
     if not floor:
-        return c.emit(f"{'srem' if remainder else 'sdiv'} {kind} {a}, {b}")
+        return c.once(f"{'srem' if remainder else 'sdiv'} {kind} {a}, {b}")
     zero = types.splat(element_type(dtype), "0", lanes)
     flag = types.vector("i1", lanes)
-    quotient = c.emit(f"sdiv {kind} {a}, {b}")
-    rest = c.emit(f"sub {kind} {a}, {c.emit(f'mul {kind} {quotient}, {b}')}")
-    differs = c.emit(f"icmp slt {kind} {c.emit(f'xor {kind} {rest}, {b}')}, {zero}")
-    adjust = c.emit(f"and {flag} {differs}, {c.emit(f'icmp ne {kind} {rest}, {zero}')}")
+    quotient = c.once(f"sdiv {kind} {a}, {b}")
+    rest = c.once(f"sub {kind} {a}, {c.once(f'mul {kind} {quotient}, {b}')}")
+    differs = c.once(f"icmp slt {kind} {c.once(f'xor {kind} {rest}, {b}')}, {zero}")
+    adjust = c.once(f"and {flag} {differs}, {c.once(f'icmp ne {kind} {rest}, {zero}')}")
     if remainder:
-        return c.emit(f"add {kind} {rest}, {c.emit(f'select {flag} {adjust}, {kind} {b}, {kind} {zero}')}")
-    return c.emit(f"add {kind} {quotient}, {c.emit(f'sext {flag} {adjust} to {kind}')}")
+        return c.once(f"add {kind} {rest}, {c.once(f'select {flag} {adjust}, {kind} {b}, {kind} {zero}')}")
+    return c.once(f"add {kind} {quotient}, {c.once(f'sext {flag} {adjust} to {kind}')}")
 
 
 def _divide_guarded(
@@ -234,20 +235,20 @@ def _divide_guarded(
     flag = types.vector("i1", lanes)
     zero, one, minus = (types.splat(element, text, lanes) for text in ("0", "1", "-1"))
     if positive and nonnegative:
-        return c.emit(f"{'urem' if remainder else 'udiv'} {kind} {a}, {b}")
+        return c.once(f"{'urem' if remainder else 'udiv'} {kind} {a}, {b}")
     if positive:
         return _divide_signed(c, dtype, a, b, floor, remainder)
-    is_zero = c.emit(f"icmp eq {kind} {b}, {zero}")
-    safe = c.emit(f"select {flag} {is_zero}, {kind} {one}, {kind} {b}")
+    is_zero = c.once(f"icmp eq {kind} {b}, {zero}")
+    safe = c.once(f"select {flag} {is_zero}, {kind} {one}, {kind} {b}")
     if not dtype.is_signed:
-        result = c.emit(f"{'urem' if remainder else 'udiv'} {kind} {a}, {safe}")
+        result = c.once(f"{'urem' if remainder else 'udiv'} {kind} {a}, {safe}")
     else:
-        is_minus = c.emit(f"icmp eq {kind} {b}, {minus}")
-        safe = c.emit(f"select {flag} {is_minus}, {kind} {one}, {kind} {safe}")
+        is_minus = c.once(f"icmp eq {kind} {b}, {minus}")
+        safe = c.once(f"select {flag} {is_minus}, {kind} {one}, {kind} {safe}")
         result = _divide_signed(c, dtype, a, safe, floor, remainder)
-        special = zero if remainder else c.emit(f"sub {kind} {zero}, {a}")
-        result = c.emit(f"select {flag} {is_minus}, {kind} {special}, {kind} {result}")
-    return c.emit(f"select {flag} {is_zero}, {kind} {zero}, {kind} {result}")
+        special = zero if remainder else c.once(f"sub {kind} {zero}, {a}")
+        result = c.once(f"select {flag} {is_minus}, {kind} {special}, {kind} {result}")
+    return c.once(f"select {flag} {is_zero}, {kind} {zero}, {kind} {result}")
 
 
 # ------------------------------------------------------------------------------------- comparisons and connectives
@@ -268,9 +269,12 @@ def _compare(c: Context, e: Binary) -> str:
         kind = types.llvm_type(dtype)
         if dtype.bits == 16:
             a, b, kind = widen(c, a, dtype), widen(c, b, dtype), types.vector("float", dtype.lanes)
-        return c.emit(f"fcmp {_FLOAT_PREDICATE[type(e)]} {kind} {a}, {b}")
+        return c.once(f"fcmp {_FLOAT_PREDICATE[type(e)]} {kind} {a}, {b}")
     table = _PREDICATE if dtype.is_signed else _UNSIGNED_PREDICATE
-    return c.emit(f"icmp {table[type(e)]} {types.llvm_type(dtype)} {a}, {b}")
+    return c.once(f"icmp {table[type(e)]} {types.llvm_type(dtype)} {a}, {b}")
+
+
+_TESTS = {"slt": operator.lt, "sle": operator.le, "sgt": operator.gt, "sge": operator.ge}
 
 
 def _lane_compare(c: Context, e: Binary) -> str | None:
@@ -292,11 +296,14 @@ def _lane_compare(c: Context, e: Binary) -> str | None:
     if isinstance(e, LE):
         predicate = {"slt": "sle", "sgt": "sge"}[predicate]
         low, high = -1, lanes
-    distance = c.emit(f"sub i64 {c.value(bound[0])}, {c.value(bound[1])}")
-    distance = c.intrinsic("llvm.smax", "i64", distance, str(low))
+    end, start = c.value(bound[0]), c.value(bound[1])
+    if end[0] != "%" and start[0] != "%":
+        count = int(end) - int(start)
+        return types.constant_vector("i1", [int(_TESTS[predicate](lane, count)) for lane in range(lanes)])
+    distance = c.intrinsic("llvm.smax", "i64", c.once(f"sub i64 {end}, {start}"), str(low))
     distance = c.intrinsic("llvm.smin", "i64", distance, str(high))
-    limit = c.broadcast("i32", c.emit(f"trunc i64 {distance} to i32"), lanes)
-    return c.emit(f"icmp {predicate} <{lanes} x i32> {types.constant_vector('i32', range(lanes))}, {limit}")
+    limit = c.broadcast("i32", c.once(f"trunc i64 {distance} to i32"), lanes)
+    return c.once(f"icmp {predicate} <{lanes} x i32> {types.constant_vector('i32', range(lanes))}, {limit}")
 
 
 def _connect(c: Context, e: Binary) -> str:
@@ -306,19 +313,19 @@ def _connect(c: Context, e: Binary) -> str:
     name = "and" if conjunction else "or"
     a = c.value(e.a)
     if not touches_memory(e.b):
-        return c.emit(f"{name} {kind} {a}, {c.value(e.b)}")
+        return c.once(f"{name} {kind} {a}, {c.value(e.b)}")
     if lanes == 1:
         if conjunction:
             return c.guarded(a, "i1", lambda: c.value(e.b), lambda: "false")
         return c.guarded(a, "i1", lambda: "true", lambda: c.value(e.b))
-    active = a if conjunction else c.emit(f"xor {kind} {a}, {types.splat('i1', 'true', lanes)}")
+    active = a if conjunction else c.once(f"xor {kind} {a}, {types.splat('i1', 'true', lanes)}")
     b = masked(c, e.b, active, lanes)
-    return c.emit(f"{name} {kind} {a}, {b}")
+    return c.once(f"{name} {kind} {a}, {b}")
 
 
 def _not(c: Context, e: Not) -> str:
     kind = types.llvm_type(e.dtype)
-    return c.emit(f"xor {kind} {c.value(e.a)}, {types.splat('i1', 'true', e.dtype.lanes)}")
+    return c.once(f"xor {kind} {c.value(e.a)}, {types.splat('i1', 'true', e.dtype.lanes)}")
 
 
 # --------------------------------------------------------------------------------------------------- lanes, Select
@@ -336,7 +343,7 @@ def masked(c: Context, e: Expr, mask: str, lanes: int, source: Expr | None = Non
     elif source is not None and source is c.mask_source:
         return c.value(e)
     else:
-        mask, source = c.emit(f"and <{lanes} x i1> {before[0]}, {mask}"), None
+        mask, source = c.once(f"and <{lanes} x i1> {before[0]}, {mask}"), None
     c.mask, c.mask_source = mask, source
     c.any_lane = any_lane or (lambda: c.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [f"<{lanes} x i1> {mask}"]))
     result = c.value(e)
@@ -362,7 +369,7 @@ def _select(c: Context, e: Select) -> str:
         chosen = c.value(condition)
         if touches_memory(e.then) or touches_memory(e.otherwise):
             return c.guarded(chosen, kind, lambda: c.value(e.then), lambda: c.value(e.otherwise))
-        return c.emit(f"select i1 {chosen}, {kind} {c.value(e.then)}, {kind} {c.value(e.otherwise)}")
+        return c.once(f"select i1 {chosen}, {kind} {c.value(e.then)}, {kind} {c.value(e.otherwise)}")
     flag = f"<{lanes} x i1>"
     chosen = c.value(condition)
     if touches_memory(e.then):
@@ -370,11 +377,11 @@ def _select(c: Context, e: Select) -> str:
     else:
         then = c.value(e.then)
     if touches_memory(e.otherwise):
-        opposite = c.emit(f"xor {flag} {chosen}, {types.splat('i1', 'true', lanes)}")
+        opposite = c.once(f"xor {flag} {chosen}, {types.splat('i1', 'true', lanes)}")
         otherwise = masked(c, e.otherwise, opposite, lanes)
     else:
         otherwise = c.value(e.otherwise)
-    return c.emit(f"select {flag} {chosen}, {kind} {then}, {kind} {otherwise}")
+    return c.once(f"select {flag} {chosen}, {kind} {then}, {kind} {otherwise}")
 
 
 def unsupported(c: Context, e: Call) -> str:

@@ -83,9 +83,9 @@ def _sigmoid(c: Context, e: Call) -> str:
     lanes = e.dtype.lanes
 
     def make(kind: str, values: list[str]) -> str:
-        minus = c.emit(f"fneg {kind} {values[0]}")
+        minus = c.once(f"fneg {kind} {values[0]}")
         power = vector_math.lanewise(c, "exp", "double", lanes, [minus])
-        return c.emit(f"fdiv {kind} {_one(kind, lanes)}, {c.emit(f'fadd {kind} {power}, {_one(kind, lanes)}')}")
+        return c.once(f"fdiv {kind} {_one(kind, lanes)}, {c.once(f'fadd {kind} {power}, {_one(kind, lanes)}')}")
 
     return _on_floats(c, e, make)
 
@@ -97,15 +97,15 @@ def _normal_cdf(c: Context, e: Call) -> str:
 
     def make(kind: str, values: list[str]) -> str:
         root, half = (types.splat("double", types.float_literal(v, "double"), lanes) for v in (-(0.5**0.5), 0.5))
-        scaled = c.emit(f"fmul {kind} {values[0]}, {root}")
-        return c.emit(f"fmul {kind} {vector_math.lanewise(c, 'erfc', 'double', lanes, [scaled])}, {half}")
+        scaled = c.once(f"fmul {kind} {values[0]}, {root}")
+        return c.once(f"fmul {kind} {vector_math.lanewise(c, 'erfc', 'double', lanes, [scaled])}, {half}")
 
     return _on_floats(c, e, make)
 
 
 def _rsqrt(c: Context, e: Call) -> str:
     def make(kind: str, values: list[str]) -> str:
-        return c.emit(f"fdiv {kind} {_one(kind, e.dtype.lanes)}, {c.intrinsic('llvm.sqrt', kind, *values)}")
+        return c.once(f"fdiv {kind} {_one(kind, e.dtype.lanes)}, {c.intrinsic('llvm.sqrt', kind, *values)}")
 
     return _on_floats(c, e, make)
 
@@ -116,12 +116,12 @@ def _power(c: Context, e: Call) -> str:
     value = exponent.value if isinstance(exponent, Const) else math.nan
     lanes = e.dtype.lanes
     if value == 2.0:
-        return in_float32(c, e.dtype, [c.value(e.args[0])], lambda kind, v: c.emit(f"fmul {kind} {v[0]}, {v[0]}"))
+        return in_float32(c, e.dtype, [c.value(e.args[0])], lambda kind, v: c.once(f"fmul {kind} {v[0]}, {v[0]}"))
     if value == 1.0:
         return c.value(e.args[0])
     if value == -1.0:
         one = in_float32
-        return one(c, e.dtype, [c.value(e.args[0])], lambda kind, v: c.emit(f"fdiv {kind} {_one(kind, lanes)}, {v[0]}"))
+        return one(c, e.dtype, [c.value(e.args[0])], lambda kind, v: c.once(f"fdiv {kind} {_one(kind, lanes)}, {v[0]}"))
     return _elementary(c, e)
 
 
@@ -129,17 +129,17 @@ def _negative(c: Context, e: Call) -> str:
     dtype, kind = e.dtype, types.llvm_type(e.dtype)
     value = c.value(e.args[0])
     if dtype.is_float and dtype.bits == 16:
-        return c.emit(f"xor {kind} {value}, {types.splat('i16', '-32768', dtype.lanes)}")
+        return c.once(f"xor {kind} {value}, {types.splat('i16', '-32768', dtype.lanes)}")
     if dtype.is_float:
-        return c.emit(f"fneg {kind} {value}")
-    return c.emit(f"sub {kind} {types.splat(element_type(dtype), '0', dtype.lanes)}, {value}")
+        return c.once(f"fneg {kind} {value}")
+    return c.once(f"sub {kind} {types.splat(element_type(dtype), '0', dtype.lanes)}, {value}")
 
 
 def _absolute(c: Context, e: Call) -> str:
     dtype, kind = e.dtype, types.llvm_type(e.dtype)
     value = c.value(e.args[0])
     if dtype.is_float and dtype.bits == 16:
-        return c.emit(f"and {kind} {value}, {types.splat('i16', '32767', dtype.lanes)}")
+        return c.once(f"and {kind} {value}, {types.splat('i16', '32767', dtype.lanes)}")
     if dtype.is_float:
         return c.intrinsic("llvm.fabs", kind, value)
     if not dtype.is_signed:
@@ -156,14 +156,14 @@ def _classify(c: Context, e: Call) -> str:
     if dtype.bits == 16:
         value, kind = widen(c, value, dtype), types.vector("float", dtype.lanes)
     if e.name == "isnan":
-        return c.emit(f"fcmp uno {kind} {value}, {value}")
+        return c.once(f"fcmp uno {kind} {value}, {value}")
     infinity = types.splat("double" if "double" in kind else "float", "0x7FF0000000000000", dtype.lanes)
     magnitude = c.intrinsic("llvm.fabs", kind, value)
-    return c.emit(f"fcmp {'oeq' if e.name == 'isinf' else 'olt'} {kind} {magnitude}, {infinity}")
+    return c.once(f"fcmp {'oeq' if e.name == 'isinf' else 'olt'} {kind} {magnitude}, {infinity}")
 
 
 def _fmod(c: Context, e: Call) -> str:
-    return _on_floats(c, e, lambda kind, v: c.emit(f"frem {kind} {v[0]}, {v[1]}"))
+    return _on_floats(c, e, lambda kind, v: c.once(f"frem {kind} {v[0]}, {v[1]}"))
 
 
 def _floor_fmod(c: Context, e: Call) -> str:
@@ -173,15 +173,15 @@ def _floor_fmod(c: Context, e: Call) -> str:
 
     def make(kind: str, values: list[str]) -> str:
         zero = types.splat("double" if "double" in kind else "float", "0.0", lanes)
-        rest = c.emit(f"frem {kind} {values[0]}, {values[1]}")
-        negative = c.emit(f"fcmp olt {kind} {rest}, {zero}")
-        downward = c.emit(f"fcmp olt {kind} {values[1]}, {zero}")
-        differs = c.emit(f"xor {flag} {negative}, {downward}")
-        moved = c.emit(f"fadd {kind} {rest}, {values[1]}")
-        nonzero = c.emit(f"fcmp une {kind} {rest}, {zero}")
+        rest = c.once(f"frem {kind} {values[0]}, {values[1]}")
+        negative = c.once(f"fcmp olt {kind} {rest}, {zero}")
+        downward = c.once(f"fcmp olt {kind} {values[1]}, {zero}")
+        differs = c.once(f"xor {flag} {negative}, {downward}")
+        moved = c.once(f"fadd {kind} {rest}, {values[1]}")
+        nonzero = c.once(f"fcmp une {kind} {rest}, {zero}")
         signed_zero = c.intrinsic("llvm.copysign", kind, zero, values[1])
-        result = c.emit(f"select {flag} {differs}, {kind} {moved}, {kind} {rest}")
-        return c.emit(f"select {flag} {nonzero}, {kind} {result}, {kind} {signed_zero}")
+        result = c.once(f"select {flag} {differs}, {kind} {moved}, {kind} {rest}")
+        return c.once(f"select {flag} {nonzero}, {kind} {result}, {kind} {signed_zero}")
 
     return _on_floats(c, e, make)
 
@@ -194,7 +194,7 @@ def _fma(c: Context, e: Call) -> str:
     def make(kind: str, v: list[str]) -> str:
         if c.module.machine.has_fma:
             return c.intrinsic("llvm.fma", kind, *v)
-        return c.emit(f"fadd {kind} {c.emit(f'fmul {kind} {v[0]}, {v[1]}')}, {v[2]}")
+        return c.once(f"fadd {kind} {c.once(f'fmul {kind} {v[0]}, {v[1]}')}, {v[2]}")
 
     return _on_floats(c, e, make)
 
@@ -203,12 +203,12 @@ _BITWISE = {"bit_and": "and", "bit_or": "or", "bit_xor": "xor"}
 
 
 def _bitwise(c: Context, e: Call) -> str:
-    return c.emit(f"{_BITWISE[e.name]} {types.llvm_type(e.dtype)} {c.value(e.args[0])}, {c.value(e.args[1])}")
+    return c.once(f"{_BITWISE[e.name]} {types.llvm_type(e.dtype)} {c.value(e.args[0])}, {c.value(e.args[1])}")
 
 
 def _bit_not(c: Context, e: Call) -> str:
     ones = types.splat(element_type(e.dtype), "true" if e.dtype.is_bool else "-1", e.dtype.lanes)
-    return c.emit(f"xor {types.llvm_type(e.dtype)} {c.value(e.args[0])}, {ones}")
+    return c.once(f"xor {types.llvm_type(e.dtype)} {c.value(e.args[0])}, {ones}")
 
 
 def _shift(c: Context, e: Call) -> str:
@@ -220,15 +220,15 @@ def _shift(c: Context, e: Call) -> str:
     name = "shl" if left else "ashr" if dtype.is_signed else "lshr"
     a, b = c.value(e.args[0]), c.value(e.args[1])
     if isinstance(amount, Const) and 0 <= amount.value < dtype.bits:
-        return c.emit(f"{name} {kind} {a}, {b}")
+        return c.once(f"{name} {kind} {a}, {b}")
     most = types.splat(element, str(dtype.bits - 1), lanes)
     capped = c.intrinsic("llvm.umin", kind, b, most)
-    shifted = c.emit(f"{name} {kind} {a}, {capped}")
+    shifted = c.once(f"{name} {kind} {a}, {capped}")
     if name == "ashr":
         return shifted
-    inside = c.emit(f"icmp ule {kind} {b}, {most}")
+    inside = c.once(f"icmp ule {kind} {b}, {most}")
     zero = types.splat(element, "0", lanes)
-    return c.emit(f"select {types.vector('i1', lanes)} {inside}, {kind} {shifted}, {kind} {zero}")
+    return c.once(f"select {types.vector('i1', lanes)} {inside}, {kind} {shifted}, {kind} {zero}")
 
 
 def _popcount(c: Context, e: Call) -> str:
@@ -245,7 +245,7 @@ def _reinterpret(c: Context, e: Call) -> str:
     if source.bits * source.lanes != to.bits * to.lanes or source.is_bool or to.is_bool:
         raise TargetError(f"reinterpret of {source} as {to}: the sizes differ ({e!r})")
     value, a, b = c.value(e.args[0]), types.llvm_type(source), types.llvm_type(to)
-    return value if a == b else c.emit(f"bitcast {a} {value} to {b}")
+    return value if a == b else c.once(f"bitcast {a} {value} to {b}")
 
 
 def _float8(c: Context, e: Call) -> str:
@@ -290,7 +290,7 @@ def remember(c: Context, wrong: str, lanes: int = 1) -> None:
         c.flags[lanes] = c.alloca(kind, 64)
         c.entry.append(f"  store {kind} zeroinitializer, ptr {c.flags[lanes]}, align 64")
     before = c.emit(f"load {kind}, ptr {c.flags[lanes]}, align 64")
-    c.line(f"store {kind} {c.emit(f'or {kind} {before}, {wrong}')}, ptr {c.flags[lanes]}, align 64")
+    c.line(f"store {kind} {c.once(f'or {kind} {before}, {wrong}')}, ptr {c.flags[lanes]}, align 64")
 
 
 def remembered(c: Context) -> str | None:
@@ -301,13 +301,13 @@ def remembered(c: Context) -> str | None:
         some = c.emit(f"load {kind}, ptr {flag}, align 64")
         if lanes > 1:
             some = c.call("i1", f"llvm.vector.reduce.or.v{lanes}i1", [f"{kind} {some}"])
-        found = some if found is None else c.emit(f"or i1 {found}, {some}")
+        found = some if found is None else c.once(f"or i1 {found}, {some}")
     return found
 
 
 def _turn(c: Context, e: Call) -> str:
     """Whether this is an odd call of the model: a bit that comes with the number of threads."""
-    return c.emit(f"lshr i64 %threads_and_turn, {TURN_BIT}")
+    return c.once(f"lshr i64 %threads_and_turn, {TURN_BIT}")
 
 
 def _interleave(c: Context, e: Call) -> str:
@@ -338,7 +338,7 @@ def _interleave(c: Context, e: Call) -> str:
 def _shuffled(c: Context, kind: str, lanes: int, pair: Sequence[str], order: Sequence[int]) -> str:
     """Some of the lanes of two vectors."""
     part, numbers = types.vector(kind, lanes), ", ".join(f"i32 {lane}" for lane in order)
-    return c.emit(f"shufflevector {part} {pair[0]}, {part} {pair[1]}, <{len(order)} x i32> <{numbers}>")
+    return c.once(f"shufflevector {part} {pair[0]}, {part} {pair[1]}, <{len(order)} x i32> <{numbers}>")
 
 
 def _store_transposed(c: Context, e: Call) -> str:
@@ -355,12 +355,12 @@ def _store_transposed(c: Context, e: Call) -> str:
     weave = [[part * half + i // 2 + (i % 2) * lanes for i in range(lanes)] for part in (0, 1)]
     for _ in range(lanes.bit_length() - 1):
         pairs = [(rows[i], rows[i + half], order) for i in range(half) for order in weave]
-        rows = [c.emit(_shuffle(kind, a, b, order, lanes)) for a, b, order in pairs]
+        rows = [c.once(_shuffle(kind, a, b, order, lanes)) for a, b, order in pairs]
     at = first = c.pointer(place)
     for number, row in enumerate(rows):
         if number:
             step = (at, stride) if fixed is None else (first, number * fixed)
-            at = c.emit("getelementptr {}, ptr {}, i64 {}".format(element, *step))
+            at = c.once("getelementptr {}, ptr {}, i64 {}".format(element, *step))
         _store_first(c, place.buffer, row, at, count, lanes)
     return "0"
 
@@ -374,7 +374,7 @@ def _store_first(c: Context, buffer: Buffer, row: str, at: str, count: int, lane
         arguments = [f"{kind} {row}", f"ptr align {align} {at}", mask]
         c.call("void", f"llvm.masked.store.{types.mangle(kind)}.p0", arguments, c.module.access(buffer))
         return
-    part = row if count == lanes else c.emit(_shuffle(kind, row, "poison", list(range(count)), count))
+    part = row if count == lanes else c.once(_shuffle(kind, row, "poison", list(range(count)), count))
     c.store(f"store {width} {part}, ptr {at}, align {align}", c.module.access(buffer))
 
 
@@ -394,10 +394,10 @@ def _external(c: Context, e: Call) -> str:
     for argument in e.args:
         value = c.value(argument)
         if argument.dtype.is_bool:
-            value = c.emit(f"zext i1 {value} to i8")
+            value = c.once(f"zext i1 {value} to i8")
         arguments.append(f"{'i8 zeroext' if argument.dtype.is_bool else types.llvm_type(argument.dtype)} {value}")
     result = c.call(types.memory_type(e.dtype), name, arguments)
-    return c.emit(f"icmp ne i8 {result}, 0") if e.dtype.is_bool else result
+    return c.once(f"icmp ne i8 {result}, 0") if e.dtype.is_bool else result
 
 
 def _call(c: Context, e: Call) -> str:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -263,15 +264,9 @@ def _linker(target: Machine) -> list[str]:
         return [*zig, "ld.lld", "-shared"]
     if is_native(target) and not wasm:
         for compiler in ("cc", "gcc", "clang"):
-            found = _which(compiler)
+            found = shutil.which(compiler)
             if found:
                 # Device servers find symbols by the older of the two tables.
                 linux = ["-Wl,--no-as-needed,--hash-style=both", "-lm"] if "linux" in target.triple else []
                 return [found, "-shared", *linux]
     raise TargetError(f"there is no linker for {target.name} here: install the ziglang package ({hint('link')})")
-
-
-def _which(program: str) -> str | None:
-    import shutil
-
-    return shutil.which(program)

@@ -7,10 +7,9 @@ x86's instruction for bfloat16 takes numbers below 2^-126 as zero; everything el
 
 from __future__ import annotations
 
-from typing import Any
-
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context
+from weft.codegen.llvm.math import Ops
 from weft.core.dtypes import FLOAT32, DType
 from weft.core.errors import TargetError
 from weft.expr.nodes import Cast
@@ -30,12 +29,12 @@ def widen(c: Context, value: str, dtype: DType) -> str:
     lanes = dtype.lanes
     wide, integer, short = types.vector("float", lanes), types.vector("i32", lanes), types.vector("i16", lanes)
     if dtype.kind == "bfloat":
-        bits = c.emit(f"zext {short} {value} to {integer}")
-        shifted = c.emit(f"shl {integer} {bits}, {types.splat('i32', '16', lanes)}")
-        return c.emit(f"bitcast {integer} {shifted} to {wide}")
+        bits = c.once(f"zext {short} {value} to {integer}")
+        shifted = c.once(f"shl {integer} {bits}, {types.splat('i32', '16', lanes)}")
+        return c.once(f"bitcast {integer} {shifted} to {wide}")
     if _has_half(c):
         half = types.vector("half", lanes)
-        return c.emit(f"fpext {half} {c.emit(f'bitcast {short} {value} to {half}')} to {wide}")
+        return c.once(f"fpext {half} {c.once(f'bitcast {short} {value} to {half}')} to {wide}")
     return _soft_half_to_float(c, value, lanes)
 
 
@@ -48,84 +47,73 @@ def narrow(c: Context, value: str, dtype: DType) -> str:
     if dtype.kind == "float" and not _has_half(c):
         return _soft_float_to_half(c, value, lanes)
     to = types.vector("bfloat" if dtype.kind == "bfloat" else "half", lanes)
-    return c.emit(f"bitcast {to} {c.emit(f'fptrunc {wide} {value} to {to}')} to {short}")
-
-
-def _integers(c: Context, lanes: int) -> Any:
-    """A writer of 32-bit integer instructions on so many lanes."""
-    kind = types.vector("i32", lanes)
-
-    def op(name: str, a: str, b: str | int) -> str:
-        b = types.splat("i32", str(b), lanes) if isinstance(b, int) else b
-        return c.emit(f"{name} {kind} {a}, {b}")
-
-    return op
+    return c.once(f"bitcast {to} {c.once(f'fptrunc {wide} {value} to {to}')} to {short}")
 
 
 def _choose(c: Context, condition: str, a: str, b: str, kind: str, lanes: int) -> str:
-    return c.emit(f"select {types.vector('i1', lanes)} {condition}, {kind} {a}, {kind} {b}")
+    return c.once(f"select {types.vector('i1', lanes)} {condition}, {kind} {a}, {kind} {b}")
 
 
 def _soft_float_to_bfloat(c: Context, value: str, lanes: int) -> str:
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
-    op = _integers(c, lanes)
-    bits = c.emit(f"bitcast {wide} {value} to {kind}")
+    op = Ops(c, lanes).integer
+    bits = c.once(f"bitcast {wide} {value} to {kind}")
     odd = op("and", op("lshr", bits, 16), 1)
     rounded = op("lshr", op("add", bits, op("add", odd, 0x7FFF)), 16)
     quiet = op("or", op("lshr", bits, 16), 0x40)
-    is_nan = c.emit(f"fcmp uno {wide} {value}, {value}")
+    is_nan = c.once(f"fcmp uno {wide} {value}, {value}")
     chosen = _choose(c, is_nan, quiet, rounded, kind, lanes)
-    return c.emit(f"trunc {kind} {chosen} to {types.vector('i16', lanes)}")
+    return c.once(f"trunc {kind} {chosen} to {types.vector('i16', lanes)}")
 
 
 def _soft_half_to_float(c: Context, value: str, lanes: int) -> str:
     """Shift the half's exponent and mantissa into place, and multiply by 2^112: denormals come out right."""
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
-    op = _integers(c, lanes)
-    bits = c.emit(f"zext {types.vector('i16', lanes)} {value} to {kind}")
+    op = Ops(c, lanes).integer
+    bits = c.once(f"zext {types.vector('i16', lanes)} {value} to {kind}")
     body = op("shl", op("and", bits, 0x7FFF), 13)
-    magnitude = c.emit(f"bitcast {kind} {body} to {wide}")
+    magnitude = c.once(f"bitcast {kind} {body} to {wide}")
     scale = types.splat("float", types.float_literal(2.0**112, "float"), lanes)
-    scaled = c.emit(f"bitcast {wide} {c.emit(f'fmul {wide} {magnitude}, {scale}')} to {kind}")
+    scaled = c.once(f"bitcast {wide} {c.once(f'fmul {wide} {magnitude}, {scale}')} to {kind}")
     special = op("icmp uge", body, 0x7C00 << 13)
     whole = _choose(c, special, op("or", body, 0x7F800000), scaled, kind, lanes)
     signed = op("or", whole, op("shl", op("and", bits, 0x8000), 16))
-    return c.emit(f"bitcast {kind} {signed} to {wide}")
+    return c.once(f"bitcast {kind} {signed} to {wide}")
 
 
 def _soft_float_to_half(c: Context, value: str, lanes: int) -> str:
     """Normal results round by integer addition; denormal ones by adding 0.5, as its last place is theirs."""
     kind, wide = types.vector("i32", lanes), types.vector("float", lanes)
-    op = _integers(c, lanes)
-    bits = c.emit(f"bitcast {wide} {value} to {kind}")
+    op = Ops(c, lanes).integer
+    bits = c.once(f"bitcast {wide} {value} to {kind}")
     sign = op("lshr", op("and", bits, -0x80000000), 16)
     body = op("and", bits, 0x7FFFFFFF)
     odd = op("and", op("lshr", body, 13), 1)
     normal = op("lshr", op("add", op("add", body, 0xFFF - ((127 - 15) << 23)), odd), 13)
     half = types.splat("float", types.float_literal(0.5, "float"), lanes)
-    magnitude = c.emit(f"bitcast {kind} {body} to {wide}")
-    added = c.emit(f"bitcast {wide} {c.emit(f'fadd {wide} {magnitude}, {half}')} to {kind}")
+    magnitude = c.once(f"bitcast {kind} {body} to {wide}")
+    added = c.once(f"bitcast {wide} {c.once(f'fadd {wide} {magnitude}, {half}')} to {kind}")
     tiny = op("sub", added, 0x3F000000)
     result = _choose(c, op("icmp ult", body, 113 << 23), tiny, normal, kind, lanes)
     infinite = types.splat("i32", str(0x7C00), lanes)
     result = _choose(c, op("icmp uge", body, (127 + 16) << 23), infinite, result, kind, lanes)
     nan = op("or", op("and", op("lshr", body, 13), 0x3FF), 0x7E00)
     result = _choose(c, op("icmp ugt", body, 0x7F800000), nan, result, kind, lanes)
-    return c.emit(f"trunc {kind} {op('or', result, sign)} to {types.vector('i16', lanes)}")
+    return c.once(f"trunc {kind} {op('or', result, sign)} to {types.vector('i16', lanes)}")
 
 
 def _round_to_odd(c: Context, value: str, lanes: int) -> str:
     """A double as a float whose last bit is set when anything was cut off: rounding that again is exact."""
     double, wide, kind = (types.vector(t, lanes) for t in ("double", "float", "i32"))
-    op = _integers(c, lanes)
-    near = c.emit(f"fptrunc {double} {value} to {wide}")
-    back = c.emit(f"fpext {wide} {near} to {double}")
+    op = Ops(c, lanes).integer
+    near = c.once(f"fptrunc {double} {value} to {wide}")
+    back = c.once(f"fpext {wide} {near} to {double}")
     magnitude, near_magnitude = c.intrinsic("llvm.fabs", double, value), c.intrinsic("llvm.fabs", double, back)
     flag = types.vector("i1", lanes)
-    beyond = c.emit(f"zext {flag} {c.emit(f'fcmp ogt {double} {near_magnitude}, {magnitude}')} to {kind}")
-    inexact = c.emit(f"zext {flag} {c.emit(f'fcmp one {double} {back}, {value}')} to {kind}")
-    bits = c.emit(f"bitcast {wide} {near} to {kind}")
-    return c.emit(f"bitcast {kind} {op('or', op('sub', bits, beyond), inexact)} to {wide}")
+    beyond = c.once(f"zext {flag} {c.once(f'fcmp ogt {double} {near_magnitude}, {magnitude}')} to {kind}")
+    inexact = c.once(f"zext {flag} {c.once(f'fcmp one {double} {back}, {value}')} to {kind}")
+    bits = c.once(f"bitcast {wide} {near} to {kind}")
+    return c.once(f"bitcast {kind} {op('or', op('sub', bits, beyond), inexact)} to {wide}")
 
 
 def _floats_to_integers(c: Context, value: str, source: DType, to: DType) -> str:
@@ -142,17 +130,17 @@ def _floats_to_integers(c: Context, value: str, source: DType, to: DType) -> str
         return types.splat(element, types.float_literal(float(number), element), lanes)
 
     def held(old: str, test: str, number: int) -> str:
-        condition = c.emit(f"fcmp {test} {kind} {old}, {limit(number)}")
-        return c.emit(f"select {flags} {condition}, {kind} {limit(number)}, {kind} {old}")
+        condition = c.once(f"fcmp {test} {kind} {old}, {limit(number)}")
+        return c.once(f"select {flags} {condition}, {kind} {limit(number)}, {kind} {old}")
 
-    missing = c.emit(f"fcmp uno {kind} {value}, {value}")
-    inside = c.emit(f"select {flags} {missing}, {kind} {limit(0)}, {kind} {value}")
+    missing = c.once(f"fcmp uno {kind} {value}, {value}")
+    inside = c.once(f"select {flags} {missing}, {kind} {limit(0)}, {kind} {value}")
     inside = held(held(inside, "olt", low), "ogt", high - 127 if rounded else high)
-    made = c.emit(f"fptosi {kind} {inside} to {wide}")
+    made = c.once(f"fptosi {kind} {inside} to {wide}")
     if rounded:
-        beyond = c.emit(f"fcmp oge {kind} {value}, {limit(high + 1)}")
+        beyond = c.once(f"fcmp oge {kind} {value}, {limit(high + 1)}")
         made = _choose(c, beyond, types.splat("i32", str(high), lanes), made, wide, lanes)
-    return made if to.bits == 32 else c.emit(f"trunc {wide} {made} to {types.llvm_type(to)}")
+    return made if to.bits == 32 else c.once(f"trunc {wide} {made} to {types.llvm_type(to)}")
 
 
 def convert(c: Context, value: str, source: DType, to: DType) -> str:
@@ -171,9 +159,9 @@ def convert(c: Context, value: str, source: DType, to: DType) -> str:
         return narrow(c, convert(c, value, source, FLOAT32.with_lanes(lanes)), to)
     if to.is_bool:
         zero = types.splat(a.split(" x ")[-1].rstrip(">"), "0.0" if source.is_float else "0", lanes)
-        return c.emit(f"fcmp une {a} {value}, {zero}" if source.is_float else f"icmp ne {a} {value}, {zero}")
+        return c.once(f"fcmp une {a} {value}, {zero}" if source.is_float else f"icmp ne {a} {value}, {zero}")
     if source.is_float and to.is_float:
-        return c.emit(f"{'fpext' if to.bits > source.bits else 'fptrunc'} {a} {value} to {b}")
+        return c.once(f"{'fpext' if to.bits > source.bits else 'fptrunc'} {a} {value} to {b}")
     native = c.module.is_aarch64 and source.bits == 32
     if source.is_float and lanes > 1 and not native and (to.bits < 32 or (to.bits == 32 and to.is_signed)):
         return _floats_to_integers(c, value, source, to)
@@ -181,10 +169,10 @@ def convert(c: Context, value: str, source: DType, to: DType) -> str:
         name = f"llvm.fpto{'s' if to.is_signed else 'u'}i.sat.{types.mangle(b)}.{types.mangle(a)}"
         return c.call(b, name, [f"{a} {value}"])
     if to.is_float:
-        return c.emit(f"{'sitofp' if source.is_signed else 'uitofp'} {a} {value} to {b}")
+        return c.once(f"{'sitofp' if source.is_signed else 'uitofp'} {a} {value} to {b}")
     if source.is_bool or to.bits > source.bits:
-        return c.emit(f"{'sext' if source.is_signed else 'zext'} {a} {value} to {b}")
-    return value if to.bits == source.bits else c.emit(f"trunc {a} {value} to {b}")
+        return c.once(f"{'sext' if source.is_signed else 'zext'} {a} {value} to {b}")
+    return value if to.bits == source.bits else c.once(f"trunc {a} {value} to {b}")
 
 
 def cast(c: Context, e: Cast) -> str:

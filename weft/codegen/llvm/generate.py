@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from weft.codegen.llvm import arithmetic, calls, memory, statements, types
 from weft.codegen.llvm.context import Context, Emitter, Machine, Module
+from weft.codegen.llvm.math import keep_called
 from weft.expr.nodes import Buffer, Var
 from weft.loop.ir import Func
 from weft.loop.passes.turn_loops import turns_by_call
@@ -57,6 +58,7 @@ def generate(func: Func, target: Machine, *, intrinsics: Mapping[str, Emitter] |
     threads = "%threads_and_turn" if turns else "%threads"
     header = f"define i32 {types.quote(module.symbol)}(ptr noalias nocapture readonly %args, i64 {threads}) #0"
     module.functions.append(c.text(header))
+    keep_called(module)
     module.functions.append("attributes #0 = { nounwind }")
     return module.text()
 

@@ -11,12 +11,14 @@ here needs a fused multiply-add to be accurate.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context, Module
+from weft.core import model
 
 _EXP = (0.5, 0.16666515171527863, 0.04166637733578682, 0.008369393646717072, 0.0013942922232672572)
 """(e^r - 1 - r) / r^2 for |r| <= log(2) / 2."""
@@ -91,21 +93,23 @@ WHOLE = 16
 class Ops:
     """Writes float32 and int32 instructions on so many lanes."""
 
+    element = "float"
+
     def __init__(self, c: Context, lanes: int) -> None:
         self.c, self.lanes = c, lanes
-        self.float, self.int, self.flag = (types.vector(t, lanes) for t in ("float", "i32", "i1"))
+        self.float, self.int, self.flag = (types.vector(t, lanes) for t in (self.element, "i32", "i1"))
         self.fused = c.module.machine.has_fma
         self.one_minimum = c.module.machine.triple.startswith("aarch64")
         """Whether a minimum that keeps NaN is one instruction."""
         self.whole = lanes % WHOLE == 0 and "avx512f" in c.module.machine.features
 
     def number(self, value: float) -> str:
-        """A float32 literal in every lane."""
-        return types.splat("float", types.float_literal(value, "float"), self.lanes)
+        """A literal in every lane."""
+        return types.splat(self.element, types.float_literal(value, self.element), self.lanes)
 
     def op(self, name: str, a: str, b: str | float) -> str:
         """A float instruction of two operands: fadd, fmul, "fcmp olt"…"""
-        return self.c.emit(f"{name} {self.float} {a}, {b if isinstance(b, str) else self.number(b)}")
+        return self.c.once(f"{name} {self.float} {a}, {b if isinstance(b, str) else self.number(b)}")
 
     def add(self, a: str, b: str | float) -> str:
         """a + b."""
@@ -131,25 +135,26 @@ class Ops:
 
     def integer(self, name: str, a: str, b: str | int) -> str:
         """An int32 instruction of two operands."""
-        return self.c.emit(
+        return self.c.once(
             f"{name} {self.int} {a}, {b if isinstance(b, str) else types.splat('i32', str(b), self.lanes)}"
         )
 
-    def select(self, condition: str, a: str, b: str) -> str:
+    def select(self, condition: str, a: str | float, b: str) -> str:
         """a where the condition holds, else b."""
-        return self.c.emit(f"select {self.flag} {condition}, {self.float} {a}, {self.float} {b}")
+        a = a if isinstance(a, str) else self.number(a)
+        return self.c.once(f"select {self.flag} {condition}, {self.float} {a}, {self.float} {b}")
 
     def bits(self, a: str) -> str:
         """The bits of floats as integers."""
-        return self.c.emit(f"bitcast {self.float} {a} to {self.int}")
+        return self.c.once(f"bitcast {self.float} {a} to {self.int}")
 
     def from_bits(self, a: str) -> str:
         """Floats from their bits."""
-        return self.c.emit(f"bitcast {self.int} {a} to {self.float}")
+        return self.c.once(f"bitcast {self.int} {a} to {self.float}")
 
     def to_float(self, a: str) -> str:
         """Integers as floats."""
-        return self.c.emit(f"sitofp {self.int} {a} to {self.float}")
+        return self.c.once(f"sitofp {self.int} {a} to {self.float}")
 
     def absolute(self, a: str) -> str:
         """|a|."""
@@ -191,7 +196,7 @@ class Ops:
         if not self.whole:
             return self.div(self.number(1.0), b)
         rough = self.registers("rcp14", [b, "zeroinitializer"], ["i16 -1"])
-        return self.fma(rough, self.fma(self.c.emit(f"fneg {self.float} {b}"), rough, 1.0), rough)
+        return self.fma(rough, self.fma(self.c.once(f"fneg {self.float} {b}"), rough, 1.0), rough)
 
     def quotient(self, a: str, b: str, near_enough: bool = False) -> str:
         """a / b for b from 1 to 1e30, within a unit in the last place, or two where that is near enough."""
@@ -199,7 +204,7 @@ class Ops:
             return self.div(a, b)
         inverse = self.inverse(b)
         near = self.mul(a, inverse)
-        minus = self.c.emit(f"fneg {self.float} {b}")
+        minus = self.c.once(f"fneg {self.float} {b}")
         return near if near_enough else self.fma(self.fma(minus, near, a), inverse, near)
 
     def scale(self, value: str, n: str) -> str:
@@ -224,7 +229,7 @@ class Ops:
             arguments = [f"{kind} {self.c.part('float', v, self.lanes, first, WHOLE)}" for v in vectors]
             if flags:
                 mask = self.c.part("i1", flags, self.lanes, first, WHOLE)
-                arguments.append(f"i16 {self.c.emit(f'bitcast <{WHOLE} x i1> {mask} to i16')}")
+                arguments.append(f"i16 {self.c.once(f'bitcast <{WHOLE} x i1> {mask} to i16')}")
             made.append(self.c.call(kind, f"llvm.x86.avx512.{name}.ps.512", [*arguments, *numbers]))
         return self.c.joined("float", made, WHOLE)
 
@@ -285,7 +290,7 @@ def _half_expm1(o: Ops, x: str) -> tuple[str, str, str]:
 
 def _expm1(o: Ops, x: str) -> str:
     half, p, n = _half_expm1(o, o.at_least(o.at_most(x, 89.0), -18.0))
-    near = o.c.emit(f"icmp eq {o.int} {n}, {types.splat('i32', '0', o.lanes)}")
+    near = o.c.once(f"icmp eq {o.int} {n}, {types.splat('i32', '0', o.lanes)}")
     return o.select(near, o.select(o.op("fcmp oeq", x, 0.0), x, p), o.mul(half, 2.0))
 
 
@@ -348,10 +353,10 @@ def _sigmoid(o: Ops, x: str) -> str:
     x = o.at_least(o.at_most(x, _NORMAL_LIMIT), -_NORMAL_LIMIT)
     if o.fused:
         whole, n = o.nearest(x, -_LOG2_E)
-        r = o.fma(x, -_LOG2_E_LOW, o.fma(x, -_LOG2_E, o.c.emit(f"fneg {o.float} {whole}")))
+        r = o.fma(x, -_LOG2_E_LOW, o.fma(x, -_LOG2_E, o.c.once(f"fneg {o.float} {whole}")))
         power = o.fma(r, o.polynomial(r, _EXP2_SHORT), 1.0)
     else:
-        r, whole, n = _reduced(o, o.c.emit(f"fneg {o.float} {x}"))
+        r, whole, n = _reduced(o, o.c.once(f"fneg {o.float} {x}"))
         power = _exp_of_rest(o, r)
     return o.select(gone, o.number(0.0), o.inverse(o.add(o.scale_normal(power, whole, n), 1.0)))
 
@@ -361,7 +366,7 @@ def _erf(o: Ops, x: str) -> str:
     near = o.fma(x, o.polynomial(o.mul(x, x), _ERF), x)
     exponent = o.polynomial(o.sub(o.at_most(a, 3.95), 2.0), _ERFC)
     # 1 - 2^n * e^r: n is small, so that nothing of what exp does at the ends of its range is needed.
-    r, _, n = _reduced(o, o.c.emit(f"fneg {o.float} {exponent}"))
+    r, _, n = _reduced(o, o.c.once(f"fneg {o.float} {exponent}"))
     minus = o.from_bits(o.integer("shl", o.integer("add", n, 127 + 256), 23))  # -2^n: 256 becomes the sign
     far = o.fma(_exp_of_rest(o, r), minus, 1.0)
     return o.select(o.op("fcmp ole", a, 0.9375), near, o.with_sign(far, x))
@@ -383,19 +388,19 @@ def _circular(o: Ops, x: str, quarter: int) -> str:
     def wide(value: float) -> str:
         return types.splat("double", types.float_literal(value, "double"), lanes)
 
-    d = c.emit(f"fpext {o.float} {x} to {double}")
-    turns = c.emit(f"fmul {double} {d}, {wide(2 / math.pi)}")
-    shifted = c.emit(f"fadd {double} {turns}, {wide(ROUNDER_DOUBLE)}")
-    whole = c.emit(f"fsub {double} {shifted}, {wide(ROUNDER_DOUBLE)}")
+    d = c.once(f"fpext {o.float} {x} to {double}")
+    turns = c.once(f"fmul {double} {d}, {wide(2 / math.pi)}")
+    shifted = c.once(f"fadd {double} {turns}, {wide(ROUNDER_DOUBLE)}")
+    whole = c.once(f"fsub {double} {shifted}, {wide(ROUNDER_DOUBLE)}")
     for part in (_HALF_PI_HIGH, _HALF_PI_LOW):
-        d = c.emit(f"fsub {double} {d}, {c.emit(f'fmul {double} {whole}, {wide(part)}')}")
-    n = c.emit(f"trunc {long} {c.emit(f'bitcast {double} {shifted} to {long}')} to {o.int}")
+        d = c.once(f"fsub {double} {d}, {c.once(f'fmul {double} {whole}, {wide(part)}')}")
+    n = c.once(f"trunc {long} {c.once(f'bitcast {double} {shifted} to {long}')} to {o.int}")
     n = o.integer("add", n, quarter) if quarter else n
-    r = c.emit(f"fptrunc {double} {d} to {o.float}")
+    r = c.once(f"fptrunc {double} {d} to {o.float}")
     z = o.mul(r, r)
     sine = o.with_sign(o.fma(o.mul(r, z), o.polynomial(z, _SIN), r), r)  # the sum loses the sign of -0
     cosine = o.fma(o.mul(z, z), o.polynomial(z, _COS), o.fma(z, -0.5, 1.0))
-    odd = c.emit(f"icmp ne {o.int} {o.integer('and', n, 1)}, {types.splat('i32', '0', lanes)}")
+    odd = c.once(f"icmp ne {o.int} {o.integer('and', n, 1)}, {types.splat('i32', '0', lanes)}")
     sign = o.integer("shl", o.integer("and", n, 2), 30)
     return o.from_bits(o.integer("xor", o.bits(o.select(odd, cosine, sine)), sign))
 
@@ -422,8 +427,8 @@ def lanewise(c: Context, name: str, element: str, lanes: int, arguments: Sequenc
         return c.call(element, name, [f"{element} {a}" for a in arguments])
     kind, result = types.vector(element, lanes), "poison"
     for lane in range(lanes):
-        scalars = [f"{element} {c.emit(f'extractelement {kind} {a}, i64 {lane}')}" for a in arguments]
-        result = c.emit(f"insertelement {kind} {result}, {element} {c.call(element, name, scalars)}, i64 {lane}")
+        scalars = [f"{element} {c.once(f'extractelement {kind} {a}, i64 {lane}')}" for a in arguments]
+        result = c.once(f"insertelement {kind} {result}, {element} {c.call(element, name, scalars)}, i64 {lane}")
     return result
 
 
@@ -440,27 +445,43 @@ AS_VECTORS = {"normal_cdf"}
 """Functions that divide otherwise in a whole register: of one number too, so that each lane gives the same."""
 
 
-def _define(module: Module, name: str, lanes: int, symbol: str) -> None:
-    c = Context(module)
-    result = FUNCTIONS[name](Ops(c, lanes), "%x")
-    kind = types.vector("float", lanes)
-    c.line(f"ret {kind} {result}")
-    module.functions.append(c.text(f"define internal {kind} @{symbol}({kind} %x) alwaysinline nounwind"))
+def defined(c: Context, name: str, lanes: int, values: Sequence[str], make: Callable[[Context], str]) -> str:
+    """A function of %x (and %y) applied to float32 values: an internal one, written once for each number of lanes."""
+    symbol, kind = f"weft.{name}.v{lanes}", types.vector("float", lanes)
+    if symbol not in c.module.helpers:
+        c.module.helpers.add(symbol)
+        inner = Context(c.module)
+        inner.line(f"ret {kind} {make(inner)}")
+        parameters = ", ".join(f"{kind} {parameter}" for parameter in ("%x", "%y")[: len(values)])
+        c.module.functions.append(inner.text(f"define internal {kind} @{symbol}({parameters}) alwaysinline nounwind"))
+    return c.once(f"call {kind} @{symbol}({', '.join(f'{kind} {value}' for value in values)})")
 
 
 def call(c: Context, name: str, x: str, lanes: int) -> str:
     """One of FUNCTIONS applied to a float32 value of so many lanes."""
     if lanes == 1 and name in AS_VECTORS and "avx512f" in c.module.machine.features:
-        filled = c.emit(f"insertelement <{WHOLE} x float> zeroinitializer, float {x}, i64 0")
-        return c.emit(f"extractelement <{WHOLE} x float> {call(c, name, filled, WHOLE)}, i64 0")
+        filled = c.once(f"insertelement <{WHOLE} x float> zeroinitializer, float {x}, i64 0")
+        return c.once(f"extractelement <{WHOLE} x float> {call(c, name, filled, WHOLE)}, i64 0")
     if 1 < lanes < WHOLE and "avx512f" in c.module.machine.features:
         kind = types.vector("float", lanes)
         more = ", ".join(f"i32 {min(lane, lanes - 1)}" for lane in range(WHOLE))
-        filled = c.emit(f"shufflevector {kind} {x}, {kind} poison, <{WHOLE} x i32> <{more}>")
+        filled = c.once(f"shufflevector {kind} {x}, {kind} poison, <{WHOLE} x i32> <{more}>")
         made, first = call(c, name, filled, WHOLE), ", ".join(f"i32 {lane}" for lane in range(lanes))
-        return c.emit(f"shufflevector <{WHOLE} x float> {made}, <{WHOLE} x float> poison, <{lanes} x i32> <{first}>")
-    symbol = f"weft.{name}.v{lanes}"
-    if symbol not in c.module.helpers:
-        c.module.helpers.add(symbol)
-        _define(c.module, name, lanes, symbol)
-    return c.call(types.vector("float", lanes), symbol, [f"{types.vector('float', lanes)} {x}"])
+        return c.once(f"shufflevector <{WHOLE} x float> {made}, <{WHOLE} x float> poison, <{lanes} x i32> <{first}>")
+    return defined(c, name, lanes, (x,), lambda inner: FUNCTIONS[name](Ops(inner, lanes), "%x"))
+
+
+def keep_called(module: Module) -> None:
+    """Has functions of four registers that a program calls often stay functions.
+
+    Their copies, of 150 instructions each, would be most of its code; a call has the registers of a tile put aside.
+    """
+    for at, text in enumerate(module.functions):
+        found = _WIDE.match(text)
+        if found is None or int(found[1]) < module.machine.vector_bytes:
+            continue
+        if sum(one.count(f" @{found[2]}(") for one in module.functions) > model.FEW_CALLS:
+            module.functions[at] = text.replace("alwaysinline", "noinline", 1)
+
+
+_WIDE = re.compile(r"define internal <(\d+) x float> @(\S+?)\(.*alwaysinline")

@@ -49,13 +49,13 @@ def _alignment(c: Context, buffer: Buffer, index: Expr) -> int:
 def _from_memory(c: Context, value: str, dtype: DType) -> str:
     if not dtype.is_bool:
         return value
-    return c.emit(f"icmp ne {types.memory_type(dtype)} {value}, {types.splat('i8', '0', dtype.lanes)}")
+    return c.once(f"icmp ne {types.memory_type(dtype)} {value}, {types.splat('i8', '0', dtype.lanes)}")
 
 
 def _to_memory(c: Context, value: str, dtype: DType) -> str:
     if not dtype.is_bool:
         return value
-    return c.emit(f"zext {types.llvm_type(dtype)} {value} to {types.memory_type(dtype)}")
+    return c.once(f"zext {types.llvm_type(dtype)} {value} to {types.memory_type(dtype)}")
 
 
 def _in_bounds(c: Context, buffer: Buffer, index: Expr) -> bool:
@@ -113,7 +113,7 @@ def _load_scalar(c: Context, buffer: Buffer, index: Expr) -> str:
     nothing = c.alloca("i64", 8)
     c.entry.append(f"  store i64 0, ptr {nothing}, align 8")
     pointer = c.element(buffer, index, "")
-    chosen = c.emit(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
+    chosen = c.once(f"select i1 {some}, ptr {pointer}, ptr {nothing}")
     return c.emit(f"load {kind}, ptr {chosen}, align {align}{access}")
 
 
@@ -123,8 +123,9 @@ def _load_vector(c: Context, buffer: Buffer, index: str | Expr, lanes: int, alig
         return c.load(f"load {kind}, ptr {c.element(buffer, index)}, align {align}", c.module.access(buffer))
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.load.{types.mangle(kind)}.p0"
-    arguments = [f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}", f"{kind} zeroinitializer"]
-    return c.call(kind, name, arguments, c.module.access(buffer))
+    c.module.declare(kind, name, ["ptr", f"<{lanes} x i1>", kind])
+    arguments = f"ptr align {align} {pointer}, <{lanes} x i1> {mask}, {kind} zeroinitializer"
+    return c.load(f"call {kind} @{name}({arguments})", c.module.access(buffer))
 
 
 def _reversal(lanes: int) -> str:
@@ -132,12 +133,12 @@ def _reversal(lanes: int) -> str:
 
 
 def _reverse(c: Context, value: str, kind: str, lanes: int) -> str:
-    return c.emit(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> {_reversal(lanes)}")
+    return c.once(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> {_reversal(lanes)}")
 
 
 def _load_reversed(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | None) -> str:
     kind = f"<{lanes} x {types.memory_type(buffer.dtype)}>"
-    start = c.emit(f"sub i64 {c.value(base)}, {lanes - 1}")
+    start = c.once(f"sub i64 {c.value(base)}, {lanes - 1}")
     mask = None if mask is None else _reverse(c, mask, f"<{lanes} x i1>", lanes)
     return _reverse(c, _load_vector(c, buffer, start, lanes, _scalar_align(c, buffer), mask), kind, lanes)
 
@@ -163,14 +164,14 @@ def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | N
             return None
         owners = [picks.index(place) if place in picks else lanes for place in range(start, start + lanes)]
         constant = types.constant_vector("i32", owners)
-        return c.emit(
+        return c.once(
             f"shufflevector <{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer, <{lanes} x i32> {constant}"
         )
 
     first = _load_vector(c, buffer, index, lanes, _alignment(c, buffer, base), lanes_on(0))
-    after = c.emit(f"add i64 {index}, {lanes - 1}")
+    after = c.once(f"add i64 {index}, {lanes - 1}")
     second = _load_vector(c, buffer, after, lanes, _scalar_align(c, buffer), lanes_on(lanes))
-    return c.emit(
+    return c.once(
         f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> {types.constant_vector('i32', picks)}"
     )
 
@@ -189,10 +190,10 @@ def _two_ramps(c: Context, index: Expr) -> tuple[Expr, int, int] | None:
 def _load_in_turns(c: Context, buffer: Buffer, base: Expr, first: int, second: int, half: int) -> str:
     """Two ramps of `half` lanes each, woven together."""
     kind, start = f"<{half} x {types.memory_type(buffer.dtype)}>", c.value(base)
-    places = [c.emit(f"add i64 {start}, {offset}") for offset in (first, second)]
+    places = [c.once(f"add i64 {start}, {offset}") for offset in (first, second)]
     one, other = (_load_vector(c, buffer, place, half, _scalar_align(c, buffer), None) for place in places)
     picks = types.constant_vector("i32", [side * half + i for i in range(half) for side in (0, 1)])
-    return c.emit(f"shufflevector {kind} {one}, {kind} {other}, <{2 * half} x i32> {picks}")
+    return c.once(f"shufflevector {kind} {one}, {kind} {other}, <{2 * half} x i32> {picks}")
 
 
 def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
@@ -201,8 +202,8 @@ def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] |
     if ramp is not None and isinstance(ramp[1], Const):
         start = c.element(buffer, ramp[0], "")
         offsets = types.constant_vector("i64", [ramp[1].value * lane for lane in range(lanes)])
-        return c.emit(f"getelementptr {element}, ptr {start}, <{lanes} x i64> {offsets}")
-    return c.emit(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
+        return c.once(f"getelementptr {element}, ptr {start}, <{lanes} x i64> {offsets}")
+    return c.once(f"getelementptr {element}, ptr {c.base(buffer)}, <{lanes} x i64> {c.value(index)}")
 
 
 _GATHERS, _SCATTERS = frozenset({"avx2", "avx512f", "sve", "v"}), frozenset({"avx512f", "sve", "v"})
@@ -218,7 +219,7 @@ def _places(
         return []
     start, element = c.element(buffer, ramp[0], ""), types.memory_type(buffer.dtype)
     steps = [ramp[1].value * lane for lane in range(lanes)]
-    return [c.emit(f"getelementptr {element}, ptr {start}, i64 {step}") if step else start for step in steps]
+    return [c.once(f"getelementptr {element}, ptr {start}, i64 {step}") if step else start for step in steps]
 
 
 def _gather(
@@ -230,7 +231,7 @@ def _gather(
         value = "poison"
         for lane, place in enumerate(places):
             one = c.load(f"load {element}, ptr {place}, align {_scalar_align(c, buffer)}", c.module.access(buffer))
-            value = c.emit(f"insertelement {kind} {value}, {element} {one}, i32 {lane}")
+            value = c.once(f"insertelement {kind} {value}, {element} {one}, i32 {lane}")
         return value
     pointers = _pointers(c, buffer, index, ramp, lanes)
     mask = mask or types.splat("i1", "true", lanes)
@@ -289,10 +290,10 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         place, align = ramp[0], _alignment(c, buffer, ramp[0])
         if mask is not None and buffer in c.private and _in_bounds(c, buffer, index):
             old = _load_vector(c, buffer, place, lanes, align, None)
-            value, mask = c.emit(f"select <{lanes} x i1> {mask}, {kind} {value}, {kind} {old}"), None
+            value, mask = c.once(f"select <{lanes} x i1> {mask}, {kind} {value}, {kind} {old}"), None
         _store_vector(c, buffer, place, value, lanes, align, mask)
     elif ramp is not None and stride == -1:
-        start = c.emit(f"sub i64 {c.value(ramp[0])}, {lanes - 1}")
+        start = c.once(f"sub i64 {c.value(ramp[0])}, {lanes - 1}")
         mask = None if mask is None else _reverse(c, mask, f"<{lanes} x i1>", lanes)
         _store_vector(c, buffer, start, _reverse(c, value, kind, lanes), lanes, _scalar_align(c, buffer), mask)
     else:
@@ -309,8 +310,9 @@ def _store_vector(
     pointer = c.element(buffer, index, "")
     name = f"llvm.masked.store.{types.mangle(kind)}.p0"
     value = _fenced(c, buffer, value, lanes)
-    arguments = [f"{kind} {value}", f"ptr align {align} {pointer}", f"<{lanes} x i1> {mask}"]
-    c.call("void", name, arguments, c.module.access(buffer))
+    c.module.declare("void", name, [kind, "ptr", f"<{lanes} x i1>"])
+    arguments = f"{kind} {value}, ptr align {align} {pointer}, <{lanes} x i1> {mask}"
+    c.store(f"call void @{name}({arguments})", c.module.access(buffer))
 
 
 def _fenced(c: Context, buffer: Buffer, value: str, lanes: int) -> str:
@@ -322,9 +324,9 @@ def _fenced(c: Context, buffer: Buffer, value: str, lanes: int) -> str:
     if buffer.dtype.bits not in (8, 16) or rest or "avx512bw" not in c.module.machine.features:
         return value
     kind, fence = f"<{lanes} x {types.memory_type(buffer.dtype)}>", types.vector("float", words)
-    bits = c.emit(f"bitcast {kind} {value} to {fence}")
+    bits = c.once(f"bitcast {kind} {value} to {fence}")
     kept = c.call(fence, f"llvm.arithmetic.fence.{types.mangle(fence)}", [f"{fence} {bits}"])
-    return c.emit(f"bitcast {fence} {kept} to {kind}")
+    return c.once(f"bitcast {fence} {kept} to {kind}")
 
 
 def _scatter(
@@ -334,7 +336,7 @@ def _scatter(
     kind = f"<{lanes} x {element}>"
     if mask is None and (places := _places(c, buffer, ramp, lanes, _SCATTERS)):
         for lane, place in enumerate(places):
-            one = c.emit(f"extractelement {kind} {value}, i32 {lane}")
+            one = c.once(f"extractelement {kind} {value}, i32 {lane}")
             c.store(f"store {element} {one}, ptr {place}, align {_scalar_align(c, buffer)}", c.module.access(buffer))
         return
     pointers = _pointers(c, buffer, index, ramp, lanes)

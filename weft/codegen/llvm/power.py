@@ -11,7 +11,7 @@ import math
 
 from weft.codegen.llvm import types
 from weft.codegen.llvm.context import Context
-from weft.codegen.llvm.math import EXP2, ROUNDER_DOUBLE, Ops
+from weft.codegen.llvm.math import EXP2, ROUNDER_DOUBLE, Ops, defined
 
 _ATANH = tuple(1 / (2 * n + 1) for n in range(6))
 """atanh(s) / s in s^2, for |s| <= 0.172."""
@@ -20,41 +20,18 @@ _FURTHEST = 200.0
 _VANISHED = -151.0
 
 
-class _Wide:
+class _Wide(Ops):
     """Writes float64 instructions on the lanes of float32 ones."""
 
-    def __init__(self, o: Ops) -> None:
-        self.o, self.kind = o, types.vector("double", o.lanes)
-
-    def number(self, value: float) -> str:
-        """A float64 literal in every lane."""
-        return types.splat("double", types.float_literal(value, "double"), self.o.lanes)
-
-    def op(self, name: str, a: str, b: str | float) -> str:
-        """An instruction of two operands."""
-        return self.o.c.emit(f"{name} {self.kind} {a}, {b if isinstance(b, str) else self.number(b)}")
-
-    def fma(self, a: str, b: str, z: str | float) -> str:
-        """a * b + z, fused where the machine can."""
-        z = z if isinstance(z, str) else self.number(z)
-        return (
-            self.o.c.intrinsic("llvm.fma", self.kind, a, b, z)
-            if self.o.fused
-            else self.op("fadd", self.op("fmul", a, b), z)
-        )
-
-    def select(self, condition: str, a: str | float, b: str) -> str:
-        """a where the condition holds, else b."""
-        a = a if isinstance(a, str) else self.number(a)
-        return self.o.c.emit(f"select {self.o.flag} {condition}, {self.kind} {a}, {self.kind} {b}")
+    element = "double"
 
     def of(self, x: str) -> str:
         """Float32 values, exactly."""
-        return self.o.c.emit(f"fpext {self.o.float} {x} to {self.kind}")
+        return self.c.once(f"fpext {types.vector('float', self.lanes)} {x} to {self.float}")
 
     def narrow(self, x: str) -> str:
         """The nearest float32 values."""
-        return self.o.c.emit(f"fptrunc {self.kind} {x} to {self.o.float}")
+        return self.c.once(f"fptrunc {self.float} {x} to {types.vector('float', self.lanes)}")
 
 
 def _logarithm(o: Ops, w: _Wide, a: str) -> str:
@@ -86,16 +63,16 @@ def _two_to(o: Ops, w: _Wide, p: str) -> str:
     if o.whole:
         return o.scale_where(w.op("fcmp ugt", p, _VANISHED), value, w.narrow(whole))
     long = types.vector("i64", o.lanes)
-    n = o.c.emit(f"trunc {long} {o.c.emit(f'bitcast {w.kind} {shifted} to {long}')} to {o.int}")
+    n = o.c.once(f"trunc {long} {o.c.once(f'bitcast {w.float} {shifted} to {long}')} to {o.int}")
     return o.scale(value, n)
 
 
 def power(o: Ops, x: str, y: str) -> str:
     """x to the y."""
-    c, w, a = o.c, _Wide(o), o.absolute(x)
+    c, w, a = o.c, _Wide(o.c, o.lanes), o.absolute(x)
 
     def both(first: str, second: str) -> str:
-        return c.emit(f"and {o.flag} {first}, {second}")
+        return c.once(f"and {o.flag} {first}, {second}")
 
     p = w.op("fmul", w.of(y), _logarithm(o, w, a))
     # 1 to the power of an infinity is 1, and so is -1.
@@ -104,21 +81,14 @@ def power(o: Ops, x: str, y: str) -> str:
     half = o.mul(y, 0.5)
     is_whole = o.op("fcmp oeq", c.intrinsic("llvm.floor", o.float, y), y)
     is_odd = both(is_whole, o.op("fcmp une", c.intrinsic("llvm.floor", o.float, half), half))
-    below = c.emit(f"icmp slt {o.int} {o.bits(x)}, {types.splat('i32', '0', o.lanes)}")
-    made = o.select(both(below, is_odd), c.emit(f"fneg {o.float} {made}"), made)
+    below = c.once(f"icmp slt {o.int} {o.bits(x)}, {types.splat('i32', '0', o.lanes)}")
+    made = o.select(both(below, is_odd), c.once(f"fneg {o.float} {made}"), made)
     broken = both(o.op("fcmp olt", x, 0.0), o.op("fcmp one", c.intrinsic("llvm.floor", o.float, y), y))
     made = o.select(both(broken, o.op("fcmp one", a, math.inf)), o.number(math.nan), made)
     made = o.select(o.op("fcmp uno", x, 0.0), o.number(math.nan), made)
-    return o.select(c.emit(f"or {o.flag} {o.op('fcmp oeq', y, 0.0)}, {o.op('fcmp oeq', x, 1.0)}"), o.number(1.0), made)
+    return o.select(c.once(f"or {o.flag} {o.op('fcmp oeq', y, 0.0)}, {o.op('fcmp oeq', x, 1.0)}"), o.number(1.0), made)
 
 
 def call_power(c: Context, x: str, y: str, lanes: int) -> str:
     """pow of two float32 vectors: an internal function, written once a module for each number of lanes."""
-    symbol, kind = f"weft.pow.v{lanes}", types.vector("float", lanes)
-    if symbol not in c.module.helpers:
-        c.module.helpers.add(symbol)
-        inner = Context(c.module)
-        inner.line(f"ret {kind} {power(Ops(inner, lanes), '%x', '%y')}")
-        text = f"define internal {kind} @{symbol}({kind} %x, {kind} %y) alwaysinline nounwind"
-        c.module.functions.append(inner.text(text))
-    return c.call(kind, symbol, [f"{kind} {x}", f"{kind} {y}"])
+    return defined(c, "pow", lanes, (x, y), lambda inner: power(Ops(inner, lanes), "%x", "%y"))

@@ -109,9 +109,10 @@ def _if(c: Context, s: If) -> None:
 
 
 def has_vectors(s: Stmt) -> bool:
-    """Whether a statement computes with vectors."""
-    if any(e.dtype.lanes > 1 for e in child_exprs(s)):
-        return True
+    """Whether a statement computes with vectors, or hands them to what stores them."""
+    for e in child_exprs(s):
+        if e.dtype.lanes > 1 or (type(e) is Call and any(argument.dtype.lanes > 1 for argument in e.args)):
+            return True
     return any(has_vectors(child) for child in child_stmts(s))
 
 
@@ -143,7 +144,7 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     body, done = c.new_label("loop"), c.new_label("after")
     before = c.label
     if guard:
-        c.branch_if(c.emit(f"icmp slt i64 {first}, {end}"), body, done)
+        c.branch_if(c.once(f"icmp slt i64 {first}, {end}"), body, done)
     else:
         c.branch(body)
     c.start(body)
@@ -163,7 +164,7 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     c.lines[phi] = [counter, *walk.starts(before, c.label)]
     c.lines.append(walk.steps())
     c.line(f"{following} = {step.format(variable)}")
-    c.branch_if(c.emit(test), body, done, _hints(c, s))
+    c.branch_if(c.once(test), body, done, _hints(c, s))
     c.start(done)
 
 
@@ -175,9 +176,9 @@ def _mentions(lines: Sequence[str | list[str]], value: str) -> bool:
 
 def _turned(c: Context, variable: str, first: str, end: str, rounds: str) -> str:
     """The place of an iteration that counts down in odd rounds."""
-    last = c.emit(f"sub i64 {c.emit(f'add i64 {first}, {end}')}, 1")
-    odd = c.emit(f"trunc i64 {rounds} to i1")
-    return c.emit(f"select i1 {odd}, i64 {c.emit(f'sub i64 {last}, {variable}')}, i64 {variable}")
+    last = c.once(f"sub i64 {c.once(f'add i64 {first}, {end}')}, 1")
+    odd = c.once(f"trunc i64 {rounds} to i1")
+    return c.once(f"select i1 {odd}, i64 {c.once(f'sub i64 {last}, {variable}')}, i64 {variable}")
 
 
 def _for(c: Context, s: For) -> None:
@@ -248,7 +249,7 @@ class _Environment:
         self.type = "{ i32" + "".join(f", {field}" for field in fields) + " }"
 
     def field(self, c: Context, pointer: str, number: int) -> str:
-        return c.emit(f"getelementptr inbounds {self.type}, ptr {pointer}, i32 0, i32 {number}")
+        return c.once(f"getelementptr inbounds {self.type}, ptr {pointer}, i32 0, i32 {number}")
 
     def fill(self, c: Context, pointer: str) -> None:
         c.line(f"store i32 0, ptr {pointer}, align 8")
@@ -288,9 +289,9 @@ def _parallel(c: Context, s: For) -> None:
     may_fail, may_report = _may_fail(s)
     if may_fail or may_report:
         code = c.emit(f"load i32, ptr {pointer}, align 8")
-        fail_if(c, c.emit(f"icmp eq i32 {code}, {NO_MEMORY}"))
+        fail_if(c, c.once(f"icmp eq i32 {code}, {NO_MEMORY}"))
     if may_report:
-        calls.remember(c, c.emit(f"icmp ne i32 {code}, 0"))
+        calls.remember(c, c.once(f"icmp ne i32 {code}, 0"))
 
 
 def _may_fail(s: For) -> tuple[bool, bool]:
@@ -403,7 +404,7 @@ def _with_memory(c: Context, buffers: Sequence[Buffer], run: Callable[[], None])
         return inside()
     bytes_needed = str(size) if size is not None else _symbolic_size(c, buffer)
     pointer = c.call("ptr", "weft_allocate", [f"i64 {bytes_needed}"])
-    fail_if(c, c.emit(f"icmp eq ptr {pointer}, null"))
+    fail_if(c, c.once(f"icmp eq ptr {pointer}, null"))
     c.pointers[buffer], c.aligned[buffer] = pointer, _ALIGNMENT
     c.heap.append(pointer)
     inside()
@@ -415,18 +416,18 @@ def _symbolic_size(c: Context, buffer: Buffer) -> str:
     """The bytes of a buffer, or -1, which nobody can allocate, where 64 bits do not hold their number."""
     span = elements(buffer)
     count = c.value(span)
-    fits = c.emit(f"fcmp olt double {_approximate(c, span)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
-    return c.emit(f"select i1 {fits}, i64 {c.emit(f'mul i64 {count}, {buffer.dtype.bytes}')}, i64 -1")
+    fits = c.once(f"fcmp olt double {_approximate(c, span)}, {_MOST_BYTES / buffer.dtype.bytes:e}")
+    return c.once(f"select i1 {fits}, i64 {c.once(f'mul i64 {count}, {buffer.dtype.bytes}')}, i64 -1")
 
 
 def _approximate(c: Context, e: Any) -> str:
     """An index expression in floating point, where sums and products do not wrap."""
     operator = {Add: "fadd", Sub: "fsub", Mul: "fmul", FloorDiv: "fdiv"}.get(type(e))
     if operator is not None:
-        return c.emit(f"{operator} double {_approximate(c, e.a)}, {_approximate(c, e.b)}")
+        return c.once(f"{operator} double {_approximate(c, e.a)}, {_approximate(c, e.b)}")
     if isinstance(e, Max):
         return c.call("double", "llvm.maxnum.f64", [f"double {_approximate(c, side)}" for side in (e.a, e.b)])
-    return c.emit(f"sitofp i64 {c.value(e)} to double")
+    return c.once(f"sitofp i64 {c.value(e)} to double")
 
 
 def _in_slots(c: Context, buffer: Buffer, facts: Any, run: Callable[[], None]) -> None:

@@ -5,8 +5,8 @@
             if i + j < 4:                ->
                 C[(i * 4 + j) // 4] = A[i]
 
-Tests that always hold (or never do) go away, loops of one iteration become their body, nested tests become one, and a
-test tells its branches what it knows. A program whose body becomes empty is `Seq(())`.
+Tests that always hold (or never do) go away, loops of one iteration become their body, nested tests, and neighbours
+under one, become one, and a test tells its branches what it knows. A program whose body becomes empty is `Seq(())`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weft.expr.nodes import (
     logical_not,
 )
 from weft.expr.simplify import simplify
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import adds_nothing, assuming, in_loop, is_empty, known_of, make_if
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
+from weft.loop.passes.support import adds_nothing, assuming, in_loop, is_empty, known_of, make_if, together
 from weft.loop.visit import Mutator, substitute_stmt
 
 
@@ -62,7 +62,7 @@ class _Simplifier(Mutator):
     def visit_Seq(self, s: Seq) -> Stmt:
         new = [self.stmt(child) for child in s.stmts]
         same = all(a is b for a, b in zip(s.stmts, new)) and not any(is_empty(child) for child in new)
-        return s if same else seq(*new)
+        return s if same else together(new)
 
     def visit_If(self, s: If) -> Stmt:
         condition = self.expr(s.condition)

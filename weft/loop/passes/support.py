@@ -40,7 +40,7 @@ from weft.expr.nodes import (
 )
 from weft.expr.structural import structural_equal
 from weft.expr.visit import map_all, substitute, walk
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.visit import AccessMutator, child_exprs, walk_exprs, walk_stmts
 
 BARRIER = "barrier"
@@ -300,6 +300,26 @@ def is_barrier(s: Stmt) -> bool:
 def statements(s: Stmt) -> tuple[Stmt, ...]:
     """The statements of a Seq, or the one statement."""
     return s.stmts if isinstance(s, Seq) else (s,)
+
+
+def together(parts: Iterable[Stmt]) -> Stmt:
+    """Statements in order; neighbours under the same test, whatever is stored and called meanwhile, in one If."""
+    made: list[Stmt] = []
+    flat = [s for part in parts for s in statements(part)]
+    if not any(type(stmt) is If for stmt in flat):
+        return seq(*flat)
+    for stmt in flat:
+        last = made[-1] if made else None
+        if type(stmt) is If and type(last) is If and _same_test(stmt.condition, last.condition):
+            other = seq(last.otherwise, stmt.otherwise) if last.otherwise or stmt.otherwise else None
+            made[-1] = If(stmt.condition, together([last.then, stmt.then]), other)
+        else:
+            made.append(stmt)
+    return seq(*made)
+
+
+def _same_test(one: Expr, other: Expr) -> bool:
+    return (one is other or structural_equal(one, other)) and not walk(one, Load, Call)
 
 
 def is_empty(s: Stmt | None) -> bool:

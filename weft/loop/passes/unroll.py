@@ -30,7 +30,6 @@ from weft.expr.nodes import (
     Binary,
     Broadcast,
     Buffer,
-    Call,
     Const,
     Expr,
     Load,
@@ -48,9 +47,9 @@ from weft.expr.nodes import (
     wrap,
 )
 from weft.expr.simplify import simplify
-from weft.expr.visit import children, map_all, walk
-from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import Copier, Names, linear, statements
+from weft.expr.visit import children, map_all
+from weft.loop.ir import Allocate, For, Func, Let, Seq, Stmt, Store, seq
+from weft.loop.passes.support import Copier, Names, linear, together
 from weft.loop.passes.support import Linear as LinearForm
 from weft.loop.visit import child_stmts, walk_stmts
 
@@ -278,26 +277,7 @@ class _Unroller(Copier):
             self.variables[loop.var] = add(first, index_expr(number)) if start is None else index_expr(start + number)
             copies.append(self.stmt(loop.body))
         self.copying = outer
-        return self._together(copies)
-
-    def _together(self, copies: list[Stmt]) -> Stmt:
-        """Copies in order; neighbours under the same test in one If."""
-        made: list[Stmt] = []
-        flat = [s for copy in copies for s in statements(copy)]
-        if not any(type(stmt) is If for stmt in flat):
-            return seq(*flat)
-        for stmt in flat:
-            last = made[-1] if made else None
-            if type(stmt) is If and type(last) is If and stmt.condition is last.condition and self._lasts(stmt):
-                other = seq(last.otherwise, stmt.otherwise) if last.otherwise or stmt.otherwise else None
-                made[-1] = If(stmt.condition, self._together([last.then, stmt.then]), other)
-            else:
-                made.append(stmt)
-        return seq(*made)
-
-    def _lasts(self, s: If) -> bool:
-        """Whether a test says the same whatever is stored and called meanwhile."""
-        return not walk(s.condition, Load, Call)
+        return together(copies)
 
     def _by_factor(self, loop: For, factor: int) -> Stmt:
         extent = int_value(loop.extent)

@@ -399,6 +399,8 @@ class _Sketch:
         else:
             y, x = sides
             partial.reorder(image, y, channel, x, *rest, lane)
+        for loop in rest:  # a cut at a number that is not known yet would leave a loop
+            partial.annotate("partition", False, loop)
         nest.write_out(partial, *rest, lane)
         vectors = facts_of(partial.block).points * extent_of(partial, channel) * len(rest) * 2 // self.lanes
         # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
@@ -497,6 +499,10 @@ class _Sketch:
         s[DIRECT].compute_at(stage, wide, exact=False)
         s[DIRECT].set_scope("local")
         s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
+        taps = [loop for loop in s[DIRECT].reduce_axis[1:] if extent_of(s[DIRECT], loop) > 1]
+        for loop in taps[:-1]:  # few tiles are computed so: with tests along one side, rather than nine times
+            s[DIRECT].annotate("partition", False, loop)
+        self.blocks_of_lanes(facts_of(s[DIRECT].block).target.name)
         # A loop of one round would be gone, and its note with it.
         several = [loop for loop in (wide, tall, *blocks) if extent_of(stage, loop) > 1]
         stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else wide)
