@@ -15,6 +15,9 @@
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
+        fresh        where keys and values of the last places lie in q, as `key` says it of k: they are not in k and v
+                     yet. Three inputs more, cosine, sine and position_ids, turn queries and these keys, as
+                     RotaryEmbedding does by its own attributes; the step "until" has the places where they begin
 
 Narrow operands (bfloat16) are multiplied as they are; sums and scores are float32, powers narrow again.
 
@@ -55,7 +58,8 @@ from weft.graph.shapes import divided, times
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
 from weft.ops.convolution import dims_of
-from weft.ops.elementwise_support import expect_broadcast, expect_shape
+from weft.ops.attention_positions import rotated, turned
+from weft.ops.elementwise_support import expect_broadcast, expect_shape, widen
 
 DOMAIN = "weft"
 NAME = "FusedAttention"
@@ -74,6 +78,9 @@ PART, LIMIT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
     "attention_whole",
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
+
+FRESH, PAST_KEYS, PAST_VALUES = "attention_fresh", "attention_past_keys", "attention_past_values"
+"""The stages that only a program with rows of its own has: queries, keys and values that are turned, and the caches."""
 
 OPERANDS = ("query", "key", "value")
 
@@ -142,6 +149,10 @@ def _sizes(c: Use, shapes: Sequence[Sequence[Dim]]) -> Sizes:
     return Sizes(*(n or found.get(at, 0) for at, n in enumerate(given)))
 
 
+def _is_fresh(c: Use) -> bool:
+    return bool(c.get("fresh", ()))
+
+
 def _shared(c: Use) -> int:
     return int(c.get("shared", 1))
 
@@ -172,10 +183,13 @@ def _infer(c: Infer) -> Sequence[Type]:
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
     if _shared(c) < 1 or _shared(c) > 1 and (not isinstance(sizes.heads, int) or sizes.heads % _shared(c)):
         raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
-    if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps):
+    fresh = 3 if _is_fresh(c) else 0
+    if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps) + fresh:
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
     for position, (name, extents) in enumerate(_extents(c, sizes).items()):
         _expect_view(c, position, name, extents)
+    if fresh and "until" not in [step for step, _ in steps]:
+        raise c.error("the places where fresh rows begin are missing")
     taking = [step for step, _ in steps if step not in ALONE]
     for position, step in enumerate(taking, 3):
         if step == "until":
@@ -208,7 +222,12 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     sizes = _sizes(c, [x.shape for x in arrays])
     kind = arrays[0].dtype
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
-    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(c, sizes).items()))
+    extents = _extents(c, sizes)
+    q, k, v = (_seen(_places(c, name), x.astype(wide), shape) for x, (name, shape) in zip(arrays, extents.items()))
+    length = 0
+    if _is_fresh(c):
+        q, k, v, length = _joined(c, arrays, q, k, v)
+        arrays = arrays[:-3]
     k, v = (np.repeat(x, _shared(c), 1) for x in (k, v))
     scores = np.matmul(q, k.swapaxes(-1, -2))
     operands = iter(arrays[3:])
@@ -220,7 +239,7 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
             seen = np.arange(sizes.keys) <= np.arange(sizes.queries)[:, None] + int(number)
             scores = np.where(seen, scores, np.array(_MINUS, scores.dtype))
         elif step == "until":
-            ends = next(operands).reshape(-1, 1, 1, 1)
+            ends = next(operands).reshape(-1, 1, 1, 1) + length
             last = ends - (int(number) - 1 - np.arange(sizes.queries)[:, None] if number else 0)
             scores = np.where(np.arange(sizes.keys) < last, scores, np.array(_MINUS, scores.dtype))
         elif step == "add":
@@ -236,25 +255,41 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     return np.ascontiguousarray(made.swapaxes(1, 2)) if c.get("heads_inside", 0) else made
 
 
-def _seen(c: Use, name: str, x: Array, shape: Sequence[int]) -> Array:
-    places = _places(c, name)
+def _seen(places: Sequence[Sequence[int]], x: Array, shape: Sequence[int]) -> Array:
     first = x[tuple(slice(place[0], None) for place in places)]
     strides = [sum(place[at] * n for place, n in zip(places, x.strides)) for at in range(1, 5)]
     return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
+def _joined(c: Evaluate, arrays: Sequence[Array], q: Array, *caches: Array) -> tuple[Array, Array, Array, int]:
+    """Queries that are turned, caches with their fresh rows, and how many rows these are."""
+    *_, cosine, sine, places = arrays
+    starts = arrays[3 + [step for step, _ in _steps(c) if step not in ALONE].index("until")]
+    length, x = places.shape[1], arrays[0]
+    (batch, heads, _, size), made = caches[0].shape, []
+    for place, cache in zip(_places(c, "fresh"), caches):
+        rows = _seen([place], x, (batch, heads, length, size))
+        rows = rotated(c, rows, cosine, sine, places) if not made else rows
+        made.append(cache.copy())
+        for b, start in enumerate(starts):
+            made[-1][b, :, start : start + length] = rows[b]
+    # Rows of queries are places, or heads of one group, at one place.
+    turned = rotated(c, q.astype(x.dtype), cosine, sine, np.broadcast_to(places, (batch, q.shape[2])))
+    return turned.astype(q.dtype), made[0], made[1], length
+
+
 # ------------------------------------------------------------------------------------------------ tensor expression
 
 
-def _read(c: Use, name: str, tensor: te.Tensor, at: Sequence[Any]) -> Expr:
+def _read(places: Sequence[Sequence[int]], tensor: te.Tensor, at: Sequence[Any]) -> Expr:
     """The element of an operand at (batch, head, place, element)."""
-    where: list[Any] = []
-    for offset, *strides in _places(c, name):
-        place: Any = offset
-        for index, step in zip(at, strides):
-            place = place + index * step if step else place
-        where.append(place)
-    return tensor[tuple(where)]
+    return tensor[tuple(_place(place, at) for place in places)]
+
+
+def _place(place: Sequence[int], at: Sequence[Any]) -> Any:
+    """An index of an input, by an offset and steps by batch, head, place and element."""
+    offset, *strides = place
+    return sum((index * step for index, step in zip(at, strides) if step), start=offset)
 
 
 def _rounded(given: int, size: Any) -> Any:
@@ -268,6 +303,44 @@ def _inside(at: Sequence[Any], limits: Sequence[Any], value: Expr, otherwise: Ex
     return te.select(te.all(*tests), value, otherwise) if tests else value
 
 
+class _Ends(NamedTuple):
+    """Where the keys of each batch end: so many places behind where a tensor says."""
+
+    starts: te.Tensor
+    length: int
+
+    def start(self, b: Any) -> Expr:
+        """Where those end that lie in a cache."""
+        return index_expr(self.starts[b])
+
+    def end(self, b: Any) -> Expr:
+        """Where all of them end."""
+        return self.start(b) + self.length if self.length else self.start(b)
+
+
+def _fresh_rows(
+    c: Use, sizes: Sizes, x: te.Tensor, angles: Sequence[te.Tensor], positions: te.Tensor, kind: Any
+) -> te.Tensor:
+    """The rows of a head that are not in a cache: queries and keys of this call, turned by their places; values."""
+    length, queries = int_value(positions.shape[1]) or 1, sizes.queries
+    key, value = _places(c, "fresh")
+
+    def row(b: Any, h: Any, r: Any, e: Any) -> Expr:
+        own, behind = h if _shared(c) == 1 else h // _shared(c), r - queries
+        place = te.select(r < queries, te.minimum(r, length - 1), te.maximum(behind, 0) % length)
+
+        def element(d: Any) -> Expr:
+            asked = _place(_places(c, "query")[0], (b, h, te.minimum(r, queries - 1), d))
+            kept = te.select(behind < length, _place(key, (b, own, place, d)), _place(value, (b, own, place, d)))
+            return widen(x[te.select(r < queries, asked, kept)])
+
+        turns = [lambda at, one=one: widen(one[index_expr(positions[b, place]), at]) for one in angles]
+        made = te.select(behind < length, turned(c, e, sizes.size, element, *turns), element(e))
+        return made.astype(x.dtype).astype(kind)
+
+    return te.compute((sizes.batch, sizes.heads, queries + 2 * length, sizes.size), row, name=FRESH)
+
+
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
     sizes = _sizes(c, [dims_of(x) for x in (query, key, value)])
     real = (sizes.queries, sizes.keys, sizes.value_size)
@@ -276,11 +349,15 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
     deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
+    *operands, cosine, sine, positions = operands if _is_fresh(c) else (*operands, None, None, None)
+    length = 0 if positions is None else int_value(positions.shape[1]) or 1
     narrow = query.dtype.bytes < 4 and not (part and len(given_sizes) == 4)
     wide = "float32" if query.dtype.bytes < 4 else query.dtype
     kind = query.dtype if narrow else wide
     zero = te.const(0, kind)
-    ends = next((x for x, (step, _) in zip(operands, [s for s in steps if s[0] not in ALONE]) if step == "until"), None)
+    taking = [step for step, _ in steps if step not in ALONE]
+    operands = [_Ends(x, length) if step == "until" else x for x, step in zip(operands, taking)]
+    ends = next((x for x in operands if isinstance(x, _Ends)), None)
     limits = [None if same_dim(n, limit) else limit for n, limit in zip(padded, real)]
     # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
     first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
@@ -290,14 +367,26 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     filled = bool(part) or narrow or not isinstance(sizes.keys, int)
     divides_first = len(given_sizes) > 3 and not part
 
+    rows = None if ends is None or not length else _fresh_rows(c, sizes, query, [cosine, sine], positions, kind)
+
     def asked(*at: Any) -> Expr:
-        found = _read(c, "query", query, at).astype(kind)
+        found = _read(_places(c, "query"), query, at).astype(kind) if rows is None else rows[at]
         return _inside(at[2:], [limits[0], deep], found if factor is None else found * factor, zero)
 
     def shared(name: str, tensor: te.Tensor, at: Sequence[Any]) -> Expr:
         b, h, *place = at
-        found = _read(c, name, tensor, (b, h if _shared(c) == 1 else h // _shared(c), *place)).astype(kind)
-        return found if ends is None else te.select(place[0] < index_expr(ends[b]), found, zero)  # none is read behind
+        own = (b, h if _shared(c) == 1 else h // _shared(c), *place)
+        found = _read(_places(c, name), tensor, own).astype(kind)
+        return found if ends is None else te.select(place[0] < ends.start(b), found, zero)  # none is read behind
+
+    def joined(tensor: te.Tensor, first: int, at: Sequence[Any]) -> Expr:
+        """An element of a cache, or of the fresh rows that begin with one of all."""
+        if rows is None or ends is None:
+            return tensor[tuple(at)]
+        b, h, j, e = at
+        new = j - ends.start(b)
+        row = te.minimum(te.maximum(new, 0), length - 1) + first
+        return te.select(te.all(new >= 0, new < length), rows[b, h, row, e], tensor[b, h, j, e])
 
     def held(*at: Any) -> Expr:
         return _inside(at[2:], [limits[1], deep], shared("key", key, at), zero)
@@ -309,9 +398,16 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         return stage.removeprefix(PLAIN) if divides_first else stage
 
     queries = te.compute((*around, padded.queries, depth), asked, name=named(QUERIES))
-    keys = te.compute((*around, padded.keys, depth), held, name=named(KEYS))
-    rows = padded.keys if filled else sizes.keys
-    values = te.compute((*around, rows, padded.value_size), given, name=named(VALUES))
+    count = padded.keys if filled else sizes.keys
+    shapes = (*around, padded.keys, depth), (*around, count, padded.value_size)
+    if rows is None:
+        keys, values = (te.compute(*one) for one in zip(shapes, (held, given), (named(KEYS), named(VALUES))))
+    else:
+        past = [te.compute(*one) for one in zip(shapes, (held, given), (PAST_KEYS, PAST_VALUES))]
+        keys, values = (
+            te.compute(shape, lambda *at, one=one, first=first: joined(one, first, at), name=name)
+            for shape, one, first, name in zip(shapes, past, (sizes.queries, sizes.queries + length), (KEYS, VALUES))
+        )
     d = te.reduce_axis(depth, name="d")
     empty = int(c.get("empty_rows", 0))
     if part:
@@ -401,7 +497,7 @@ def _stepped(
         elif step == "causal":
             made = te.select(j <= i + int(number), made, minus)
         elif step == "until":
-            end = index_expr(operand[b])
+            end = operand.end(b)
             made = te.select(j < (end - (int(number) - 1 - i) if number else end), made, minus)
         elif step == "add":
             made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))

@@ -1,6 +1,7 @@
 """Attention of few queries (decoding): keys and values are read once, in the widest loads, and stay in registers.
 
     for each batch, head and part of the keys                        a block of `rows` × size / lanes threads
+      queries, and keys and values that are in no cache yet          turned, in shared memory, where they are not given
       for each key of a row of threads                               several vectors of each thread on their way
         products with its elements of the queries, in registers      -> a sum of each thread, in shared memory
       a thread for each key: the score, and the steps on it
@@ -25,7 +26,7 @@ from weft.expr.nodes import Var
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, facts_of, names_of
+from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu import attention as general
@@ -37,10 +38,10 @@ KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32), "loads": (4, 8, 16)}
 
 
 class Problem:
-    """The sizes of an attention of few queries, bytes of an element, and the machine."""
+    """The sizes of an attention of few queries, bytes of an element, and the machine; rows that a block makes."""
 
-    def __init__(self, sizes: fused.Sizes, item: int, machine: ThreadFacts) -> None:
-        self.sizes, self.item, self.machine = sizes, item, machine
+    def __init__(self, sizes: fused.Sizes, item: int, machine: ThreadFacts, fresh: int = 0) -> None:
+        self.sizes, self.item, self.machine, self.fresh = sizes, item, machine, fresh
         self.lanes = machine.vector_bytes // item
         self.across = sizes.size // self.lanes
 
@@ -71,7 +72,7 @@ class Problem:
     def shared(self, c: Columns) -> Any:
         """Bytes of a block: sums of the threads of a key, scores and powers, sums of the rows of threads."""
         sums = np.maximum(self._chunk(c) * (self.across + 1), c["rows"] * self.sizes.size)  # one after the other
-        return 4 * self.sizes.queries * (sums + 2 * c["part"])
+        return 4 * (self.sizes.queries * (sums + 2 * c["part"]) + self.fresh * self.sizes.size)
 
     def _chunk(self, c: Columns) -> Any:
         """Keys whose scores are added up at a time: one of each thread."""
@@ -133,13 +134,22 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
     return propose
 
 
+def joined(target: Target) -> Callable[[Sequence[int], str], bool]:
+    """What `join_heads` asks: a launch costs more than to turn few queries in each block."""
+    machine = nest.threads_of(target)
+    return lambda sizes, dtype: proposal(fused.Sizes(*sizes), dtype_named(dtype).bytes, machine) is not None and (
+        sizes[2] <= model.FEW_QUERIES
+    )
+
+
 def match(unit: Unit) -> Sketch | None:
     """The sketch of an attention of few queries, by the stage of its scores; None for any other program."""
     found, s = general.problem_of(unit), unit.schedule
     if found is None or found[0].queries > model.FEW_QUERIES or not {fused.KEYS, fused.VALUES} <= set(names_of(s)):
         return None
     sizes, parts = found
-    loads = facts_of(block_named(s, fused.KEYS)).loads
+    is_fresh = fused.FRESH in names_of(s)
+    loads = facts_of(block_named(s, fused.PAST_KEYS if is_fresh else fused.KEYS)).loads
     steps = _Steps(unit, sizes, min(load.buffer.dtype.bytes for load in loads if load.buffer.dtype.is_float), parts)
     part = np.asarray(sizes.keys // parts)
     if not steps.problem.fits:
@@ -156,7 +166,8 @@ class _Steps:
 
     def __init__(self, unit: Unit, sizes: fused.Sizes, item: int, parts: int) -> None:
         self.s, self.target, self.parts = unit.schedule, unit.target, parts
-        self.problem = Problem(sizes, item, nest.threads_of(unit.target))
+        rows = [axis for name in names_of(self.s) if name == fused.FRESH for axis in self.s[name].block.axes]
+        self.problem = Problem(sizes, item, nest.threads_of(unit.target), extent(rows[2]) if rows else 0)
 
     def apply(self, point: Point) -> None:
         """All the steps."""
@@ -188,6 +199,10 @@ class _Steps:
         self.multiply(s[products])
         for name in (fused.TOTAL, fused.TOP):
             self.reduce_row(s[name], s[tops[name]])
+        if fused.FRESH in names_of(s):
+            fresh = s[fused.FRESH]
+            nest.attach(fresh, self.final, block, "shared", exact=False)
+            nest.fetch_together(fresh, nest.free_loops(fresh)[-2:], self.rows, self.across, 1)
 
     def in_parts(self, name: str, factors: Sequence[int], axis: int = -1) -> str:
         """A reduction of which each of some threads (the first factor) makes a part; gives the stage of the parts."""
@@ -248,9 +263,11 @@ class _Steps:
         self.load(s[fused.VALUES], made, outer)
 
     def load(self, stage: Stage, reader: Stage, place: Var) -> None:
-        """What a thread needs of an operand, in registers, by vectors."""
-        nest.attach(stage, reader, place, "local", exact=False)
-        nest.load_tile(stage)
+        """What a thread needs of an operand, in registers, by vectors; what is in a cache by itself."""
+        past = {fused.KEYS: fused.PAST_KEYS, fused.VALUES: fused.PAST_VALUES}.get(stage.name)
+        for one in [stage, *([self.s[past]] if past in names_of(self.s) else [])]:
+            nest.attach(one, reader, place, "local", exact=False)
+            nest.load_tile(one)
 
     def reduce_row(self, whole: Stage, parts: Stage) -> None:
         """The top or the sum of each row: a row of threads has parts, and one thread puts these together."""

@@ -1,0 +1,75 @@
+"""join_heads: attention of few queries that turns them itself and reads new rows where they are made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.compiler.graphs import interpret_graph
+from tests.targets.test_gpu_attention import CUDA, program_of, wanted
+from weft.compiler.passes import optimize
+from weft.graph.ir import Graph, TensorType, Value
+from weft.graph.passes.attention import fuse_attention
+from weft.graph.passes.merge_products import merge_products
+from weft.graph.passes.update_caches import join_heads, update_caches, update_heads
+from weft.loop.interpreter import interpret
+from weft.loop.verifier import verify
+from weft.models import llama_110m
+from weft.ops.attention_fused import SCORES
+from weft.plan.planner import unit_of
+from weft.targets.gpu import attention_stream
+
+PART = 32
+
+
+def joined(batch, key_heads, capacity=70, size=16, heads=4, lengths=(37, 0, 69)):
+    """A decoder of two layers for a token before and after the pass, and what goes in."""
+    sizes = {"layers": 2, "width": heads * size, "heads": heads, "hidden": 48, "vocabulary": 64}
+    graph = llama_110m(batch, key_heads=key_heads, **sizes)
+    random = np.random.default_rng(0)
+    feeds = {"tokens": random.integers(0, 64, (batch, 1)), "lengths": np.array(lengths[:batch], np.int32)}
+    for value in graph.inputs[2:]:
+        feeds[value.name] = random.standard_normal((batch, key_heads, capacity, size), np.float32)
+    bound = optimize(graph, {name: array.shape for name, array in feeds.items()}, {})
+    made = update_heads(update_caches(merge_products(bound, lambda *_: True)))
+    made = fuse_attention(made, lambda s, _: (s[2], -(-s[3] // PART) * PART, s[5], PART))
+    return graph, join_heads(made, lambda *_: True), feeds
+
+
+@pytest.mark.parametrize(("batch", "key_heads"), [(1, 4), (1, 2), (3, 2)])
+def test_the_graph_means_the_same(batch, key_heads):
+    graph, made, feeds = joined(batch, key_heads)
+    assert [node.op for node in made.nodes].count("UpdateHeads") == 1 and made.nodes[-1].op == "UpdateHeads"
+    assert sum("fresh" in node.attributes for node in made.nodes) == 2
+    for ours, theirs in zip(*(interpret_graph(one, list(feeds.values())) for one in (made, graph)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "key_heads", "kind", "size"), [(1, 2, "float32", 16), (3, 2, "float32", 16), (2, 4, "bfloat16", 32)]
+)
+def test_the_program_in_threads(batch, key_heads, kind, size):
+    """Races are reported; what lies behind a length is not read."""
+    _, made, feeds = joined(batch, key_heads, size=size)
+    node = next(node for node in made.nodes if node.op == "FusedAttention")
+    inputs = [Value(f"x{at}", TensorType(kind if v.tensor.dtype == "float32" else v.tensor.dtype, v.tensor.static))
+              for at, v in enumerate(node.inputs)]  # fmt: skip
+    out = Value("y", TensorType(kind, node.outputs[0].tensor.static))
+    alone = Graph("alone", inputs, [out], [node.replace(inputs=inputs, outputs=[out])], {})
+    random, lengths = np.random.default_rng(1), feeds["lengths"]
+    arrays = [random.standard_normal(v.tensor.static).astype(v.tensor.numpy) for v in inputs]
+    arrays[3], arrays[6] = lengths, lengths[:, None]
+    want = wanted(alone, arrays).astype(np.float32)
+    for array in arrays[1:3]:  # what nobody may read
+        for at, length in enumerate(lengths):
+            array.reshape(batch, key_heads, -1, size)[at, :, length:] = np.nan
+    schedule, given = program_of(alone, arrays)
+    attention_stream.match(unit_of(schedule, SCORES, CUDA)).apply({"rows": 8, "loads": 2})
+    verify(schedule.func)
+    lowered = CUDA.lower(schedule.func)
+    made = np.full(out.tensor.static, 7, out.tensor.numpy)
+    errors = np.zeros(1, np.int32)  # a place for which there is no angle
+    interpret(lowered, *(given.get(buffer, made) for buffer in schedule.func.buffers), errors)
+    assert not errors.any()
+    loose = 1 if kind == "float32" else 40
+    np.testing.assert_allclose(made.astype(np.float32), want, rtol=2e-4 * loose, atol=2e-5 * loose)
