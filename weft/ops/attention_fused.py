@@ -16,8 +16,8 @@
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
         fresh        where keys and values of the last places lie in q, as `key` says it of k: they are not in k and v
-                     yet. Three inputs more, cosine, sine and position_ids, turn queries and these keys, as
-                     RotaryEmbedding does by its own attributes; the step "until" has the places where they begin
+                     yet. The operand of the step "until" says where they begin; there are `length` of them. Two inputs
+                     more, cosine and sine, turn these keys and the queries, as RotaryEmbedding does
 
 Narrow operands (bfloat16) are multiplied as they are; sums and scores are float32, powers narrow again.
 
@@ -79,8 +79,10 @@ PART, LIMIT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
 
-FRESH, PAST_KEYS, PAST_VALUES = "attention_fresh", "attention_past_keys", "attention_past_values"
-"""The stages that only a program with rows of its own has: queries, keys and values that are turned, and the caches."""
+FRESH, COSINE, SINE, PAST_KEYS, PAST_VALUES = (
+    "attention_fresh", "attention_cosine", "attention_sine", "attention_past_keys", "attention_past_values",
+)  # fmt: skip
+"""The stages that only a program with fresh rows has: these and queries, turned; what turns them; and the caches."""
 
 OPERANDS = ("query", "key", "value")
 
@@ -149,8 +151,9 @@ def _sizes(c: Use, shapes: Sequence[Sequence[Dim]]) -> Sizes:
     return Sizes(*(n or found.get(at, 0) for at, n in enumerate(given)))
 
 
-def _is_fresh(c: Use) -> bool:
-    return bool(c.get("fresh", ()))
+def _length(c: Use) -> int:
+    """How many rows are fresh."""
+    return int(c.get("length", 0))
 
 
 def _shared(c: Use) -> int:
@@ -183,7 +186,7 @@ def _infer(c: Infer) -> Sequence[Type]:
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
     if _shared(c) < 1 or _shared(c) > 1 and (not isinstance(sizes.heads, int) or sizes.heads % _shared(c)):
         raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
-    fresh = 3 if _is_fresh(c) else 0
+    fresh = 2 if _length(c) else 0
     if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps) + fresh:
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
     for position, (name, extents) in enumerate(_extents(c, sizes).items()):
@@ -224,10 +227,10 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
     extents = _extents(c, sizes)
     q, k, v = (_seen(_places(c, name), x.astype(wide), shape) for x, (name, shape) in zip(arrays, extents.items()))
-    length = 0
-    if _is_fresh(c):
-        q, k, v, length = _joined(c, arrays, q, k, v)
-        arrays = arrays[:-3]
+    length = _length(c)
+    if length:
+        q, k, v = _joined(c, arrays, q, k, v)
+        arrays = arrays[:-2]
     k, v = (np.repeat(x, _shared(c), 1) for x in (k, v))
     scores = np.matmul(q, k.swapaxes(-1, -2))
     operands = iter(arrays[3:])
@@ -261,21 +264,20 @@ def _seen(places: Sequence[Sequence[int]], x: Array, shape: Sequence[int]) -> Ar
     return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
-def _joined(c: Evaluate, arrays: Sequence[Array], q: Array, *caches: Array) -> tuple[Array, Array, Array, int]:
-    """Queries that are turned, caches with their fresh rows, and how many rows these are."""
-    *_, cosine, sine, places = arrays
+def _joined(c: Evaluate, arrays: Sequence[Array], q: Array, *caches: Array) -> tuple[Array, Array, Array]:
+    """Queries that are turned, and caches with their fresh rows."""
+    x, *_, cosine, sine = arrays
     starts = arrays[3 + [step for step, _ in _steps(c) if step not in ALONE].index("until")]
-    length, x = places.shape[1], arrays[0]
+    places = starts[:, None] + np.arange(_length(c))
     (batch, heads, _, size), made = caches[0].shape, []
     for place, cache in zip(_places(c, "fresh"), caches):
-        rows = _seen([place], x, (batch, heads, length, size))
-        rows = rotated(c, rows, cosine, sine, places) if not made else rows
+        rows = _seen([place], x, (batch, heads, _length(c), size))
         made.append(cache.copy())
-        for b, start in enumerate(starts):
-            made[-1][b, :, start : start + length] = rows[b]
+        for at, part in enumerate(rows if len(made) > 1 else rotated(c, rows, cosine, sine, places)):
+            made[-1][at, :, places[at]] = part.swapaxes(0, 1)
     # Rows of queries are places, or heads of one group, at one place.
     turned = rotated(c, q.astype(x.dtype), cosine, sine, np.broadcast_to(places, (batch, q.shape[2])))
-    return turned.astype(q.dtype), made[0], made[1], length
+    return turned.astype(q.dtype), made[0], made[1]
 
 
 # ------------------------------------------------------------------------------------------------ tensor expression
@@ -318,12 +320,15 @@ class _Ends(NamedTuple):
         return self.start(b) + self.length if self.length else self.start(b)
 
 
-def _fresh_rows(
-    c: Use, sizes: Sizes, x: te.Tensor, angles: Sequence[te.Tensor], positions: te.Tensor, kind: Any
-) -> te.Tensor:
+def _fresh_rows(c: Use, sizes: Sizes, x: te.Tensor, ends: _Ends, angles: Sequence[te.Tensor], kind: Any) -> te.Tensor:
     """The rows of a head that are not in a cache: queries and keys of this call, turned by their places; values."""
-    length, queries = int_value(positions.shape[1]) or 1, sizes.queries
+    length, queries = ends.length, sizes.queries
     key, value = _places(c, "fresh")
+    shape = sizes.batch, length, int_value(angles[0].shape[1]) or 1
+    turns = [
+        te.compute(shape, lambda b, s, at, one=one: widen(one[ends.start(b) + s, at]), name=name)
+        for one, name in zip(angles, (COSINE, SINE))
+    ]
 
     def row(b: Any, h: Any, r: Any, e: Any) -> Expr:
         own, behind = h if _shared(c) == 1 else h // _shared(c), r - queries
@@ -334,8 +339,8 @@ def _fresh_rows(
             kept = te.select(behind < length, _place(key, (b, own, place, d)), _place(value, (b, own, place, d)))
             return widen(x[te.select(r < queries, asked, kept)])
 
-        turns = [lambda at, one=one: widen(one[index_expr(positions[b, place]), at]) for one in angles]
-        made = te.select(behind < length, turned(c, e, sizes.size, element, *turns), element(e))
+        columns = [lambda at, one=one: one[b, place, at] for one in turns]
+        made = te.select(behind < length, turned(c, e, sizes.size, element, *columns), element(e))
         return made.astype(x.dtype).astype(kind)
 
     return te.compute((sizes.batch, sizes.heads, queries + 2 * length, sizes.size), row, name=FRESH)
@@ -349,15 +354,15 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
     deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
-    *operands, cosine, sine, positions = operands if _is_fresh(c) else (*operands, None, None, None)
-    length = 0 if positions is None else int_value(positions.shape[1]) or 1
+    length = _length(c)
+    operands, angles = (operands[:-2], operands[-2:]) if length else (operands, ())
     narrow = query.dtype.bytes < 4 and not (part and len(given_sizes) == 4)
     wide = "float32" if query.dtype.bytes < 4 else query.dtype
     kind = query.dtype if narrow else wide
     zero = te.const(0, kind)
     taking = [step for step, _ in steps if step not in ALONE]
-    operands = [_Ends(x, length) if step == "until" else x for x, step in zip(operands, taking)]
-    ends = next((x for x in operands if isinstance(x, _Ends)), None)
+    stepping = [_Ends(x, length) if step == "until" else x for x, step in zip(operands, taking)]
+    ends = next((x for x in stepping if isinstance(x, _Ends)), None)
     limits = [None if same_dim(n, limit) else limit for n, limit in zip(padded, real)]
     # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
     first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
@@ -367,7 +372,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     filled = bool(part) or narrow or not isinstance(sizes.keys, int)
     divides_first = len(given_sizes) > 3 and not part
 
-    rows = None if ends is None or not length else _fresh_rows(c, sizes, query, [cosine, sine], positions, kind)
+    rows = None if ends is None or not length else _fresh_rows(c, sizes, query, ends, angles, kind)
 
     def asked(*at: Any) -> Expr:
         found = _read(_places(c, "query"), query, at).astype(kind) if rows is None else rows[at]
@@ -413,9 +418,9 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     if part:
         steps = steps if factor is None else steps[1:]
         if narrow:
-            mixed, total = _narrow_in_parts(queries, keys, values, operands, steps, limits, part)
+            mixed, total = _narrow_in_parts(queries, keys, values, stepping, steps, limits, part)
         else:
-            mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
+            mixed, total = _in_parts(queries, keys, values, stepping, steps, limits, part, empty == 1)
         return _divided(c, sizes, mixed, total, empty, query.dtype)
     scores = te.compute(
         (*around, padded.queries, padded.keys),
@@ -423,7 +428,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         name=named(SCORES),
     )
     whole = (*around, sizes.queries, sizes.keys)
-    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits, whole, named(MASKED))
+    masked = _masked(scores, stepping, steps if factor is None else steps[1:], limits, whole, named(MASKED))
     if divides_first:
         return _weighed(c, sizes, _shares(masked, empty, query.dtype), values)
     mixed, total = _mixed(masked, values, empty == 1)

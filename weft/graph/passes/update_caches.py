@@ -19,7 +19,7 @@ are made, so that nothing waits for these to be written: one node at the end of 
 
     %new_keys, %new_values, %turned = weft.UpdateHeads(Copy(%keys), Copy(%values), %x, …)
     %y = weft.FusedAttention(%turned, %new_keys, %new_values, %starts + 1)
-       ->   %y = weft.FusedAttention(%x, %keys, %values, %starts, %cosine, %sine, %places, fresh=…)
+       ->   %y = weft.FusedAttention(%x, %keys, %values, %starts, %cosine, %sine, fresh=…)
             …
             %new_keys, %new_values, … = weft.UpdateHeads(Copy(%keys), Copy(%values), …, %x, …)
 """
@@ -131,9 +131,12 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     *operands, lengths = node.inputs[3:] or [None]
     past = [scope.producers[v].inputs[0] for v in update.inputs[:2] if v in scope.producers]
     x, cosine, sine, places, starts = update.inputs[2:]
-    if x is None or starts is None or places is None or len({*past} & {*scope.graph.inputs}) != 2:
+    begin = _uncast(starts, scope)
+    if x is None or starts is None or len({*past} & {*scope.graph.inputs}) != 2 or begin not in scope.graph.inputs:
         return None
     batch, heads, length, size = query.tensor.static
+    if length != 1 or _before(places, scope) is not starts:
+        return None
     shared, axis = caches[0].tensor.static[1], int(update.attributes["split"])
     steps = [given[name] for name in ("query", "key", "value")]
     is_whole = all(len(step) == 5 and step[0] == 0 and step[4] == 1 for step in steps)
@@ -144,19 +147,20 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     one, every = length * size, (heads + 2 * shared if axis else shared) * length * size
     first = (heads * one, (heads + shared) * one) if axis else (batch * every, 2 * batch * every)
     attributes = {
-        **given, "query": [0, every if batch > 1 else 0, *steps[0][2:]],
+        **given, "length": length, "query": [0, every if batch > 1 else 0, *steps[0][2:]],
         "fresh": [n for start in first for n in (start, every, one, size, 1)],
         **{key: value for key, value in update.attributes.items() if key in ("interleaved", "rotary_embedding_dim")},
     }  # fmt: skip
     flat = scope.new_constant(np.array([-1], np.int64), "flat")
     read = [scope.make(node, "Reshape", [v, flat]) for v in (x, *past)]
-    cast = scope.producer(starts, "Cast")
-    if cast is not None and cast.inputs[0].tensor.dtype == "int32":  # what is given is there before any kernel runs
-        begun, shape = scope.producer(places), scope.new_constant(np.array(places.tensor.static, np.int64), "shape")
-        if begun is not None and has(begun, "reshapes") and begun.inputs[0] is starts:
-            places = scope.make(node, "Reshape", [cast.inputs[0], shape])
-        starts = cast.inputs[0]
-    return [node.replace(inputs=[*read, *operands, starts, cosine, sine, places], attributes=attributes)]
+    return [node.replace(inputs=[*read, *operands, begin, cosine, sine], attributes=attributes)]
+
+
+def _uncast(value: Value | None, scope: Scope) -> Value | None:
+    """The places that a Cast makes wide: what is given is there before any kernel runs."""
+    cast = scope.producer(value, "Cast")
+    is_index = cast is not None and cast.inputs[0] is not None and cast.inputs[0].tensor.dtype in ("int32", "int64")
+    return cast.inputs[0] if cast is not None and is_index else value
 
 
 def _before(value: Value | None, scope: Scope) -> Value | None:

@@ -46,6 +46,7 @@ PASSES: pipeline.Passes = (
     wgmma.overlap_products,
     overlay_shared,
     *pipeline.TO_VECTORS,
+    early.load_early,
     copies.copy_asynchronously,
     swizzle.swizzle_tiles,
     tabulate,

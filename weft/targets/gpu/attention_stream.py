@@ -200,9 +200,19 @@ class _Steps:
         for name in (fused.TOTAL, fused.TOP):
             self.reduce_row(s[name], s[tops[name]])
         if fused.FRESH in names_of(s):
-            fresh = s[fused.FRESH]
-            nest.attach(fresh, self.final, block, "shared", exact=False)
-            nest.fetch_together(fresh, nest.free_loops(fresh)[-2:], self.rows, self.across, 1)
+            self.turn(s[fused.FRESH], block)
+
+    def turn(self, fresh: Stage, block: Var) -> None:
+        """Rows that are in no cache yet, in shared memory; caches and what turns the rows are inputs of the model or
+        constants: they are there before the kernel that makes the rows has ended."""
+        nest.attach(fresh, self.final, block, "shared", exact=False)
+        vector = nest.fetch_together(fresh, nest.free_loops(fresh)[-2:], self.rows, self.across, 1)
+        names = [loop.name for loop in fresh.loops]
+        thread = fresh.loops[names.index(vector.name) - 1]
+        for name in (fused.COSINE, fused.SINE):
+            nest.attach(self.s[name], fresh, thread, "local", exact=False)
+            nest.mark(self.s[name], nest.unrolled(*nest.long_loops(self.s[name])))
+        self.final.annotate("loaded_early", [fused.PAST_KEYS, fused.PAST_VALUES, fused.COSINE, fused.SINE], block)
 
     def in_parts(self, name: str, factors: Sequence[int], axis: int = -1) -> str:
         """A reduction of which each of some threads (the first factor) makes a part; gives the stage of the parts."""
