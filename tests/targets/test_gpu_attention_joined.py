@@ -17,6 +17,7 @@ from weft.loop.verifier import verify
 from weft.models import llama_110m
 from weft.ops.attention_fused import SCORES
 from weft.plan.planner import unit_of
+from weft.targets.cuda import nvrtc
 from weft.targets.gpu import attention_stream
 
 PART = 32
@@ -46,11 +47,17 @@ def test_the_graph_means_the_same(batch, key_heads):
 
 
 @pytest.mark.parametrize(
-    ("batch", "key_heads", "kind", "size"), [(1, 2, "float32", 16), (3, 2, "float32", 16), (2, 4, "bfloat16", 32)]
+    ("batch", "key_heads", "kind", "size", "capacity", "loads"),
+    [
+        (1, 2, "float32", 16, 70, 4),
+        (3, 2, "float32", 16, 64, 2),
+        (2, 4, "bfloat16", 32, 128, 4),
+        (1, 4, "float16", 32, 20, 4),
+    ],
 )
-def test_the_program_in_threads(batch, key_heads, kind, size):
+def test_the_program_in_threads(batch, key_heads, kind, size, capacity, loads):
     """Races are reported; what lies behind a length is not read."""
-    _, made, feeds = joined(batch, key_heads, size=size)
+    _, made, feeds = joined(batch, key_heads, capacity, size, lengths=(min(37, capacity - 1), 0, capacity - 1))
     node = next(node for node in made.nodes if node.op == "FusedAttention")
     inputs = [Value(f"x{at}", TensorType(kind if v.tensor.dtype == "float32" else v.tensor.dtype, v.tensor.static))
               for at, v in enumerate(node.inputs)]  # fmt: skip
@@ -64,12 +71,18 @@ def test_the_program_in_threads(batch, key_heads, kind, size):
         for at, length in enumerate(lengths):
             array.reshape(batch, key_heads, -1, size)[at, :, length:] = np.nan
     schedule, given = program_of(alone, arrays)
-    attention_stream.match(unit_of(schedule, SCORES, CUDA)).apply({"rows": 8, "loads": 2})
+    attention_stream.match(unit_of(schedule, SCORES, CUDA)).apply({"rows": 8, "loads": loads})
     verify(schedule.func)
     lowered = CUDA.lower(schedule.func)
     made = np.full(out.tensor.static, 7, out.tensor.numpy)
     errors = np.zeros(1, np.int32)  # a place for which there is no angle
     interpret(lowered, *(given.get(buffer, made) for buffer in schedule.func.buffers), errors)
     assert not errors.any()
+    source, parts = CUDA.generate(lowered).source, -(-capacity // PART)
+    assert (f"__cluster_dims__({parts}, 1, 1)" in source) == (parts in (2, 4)), "parts are added up in their kernel"
+    is_early = source.index("in1 +") < source.index("griddepcontrol.wait")
+    assert is_early == (8 * loads == PART), "what each thread loads once of a cache comes before the kernel waits"
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(source, CUDA.cpu)
     loose = 1 if kind == "float32" else 40
     np.testing.assert_allclose(made.astype(np.float32), want, rtol=2e-4 * loose, atol=2e-5 * loose)

@@ -179,7 +179,8 @@ class _Steps:
         products = self.in_parts(fused.SCORES, [self.across, self.lanes])
         tops = {name: self.in_parts(name, [self.across]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
-            general.add_up(s, self.target)
+            together = nest.threads_of(self.target).has_warpgroups and self.parts in model.CLUSTERS
+            general.add_up(s, self.target, (self.rows, self.across) if together else None)
             self.final, order = s[fused.PART], list(range(5))
         else:
             s[fused.WHOLE].compute_inline()
@@ -187,6 +188,8 @@ class _Steps:
             final = general.reader_of(s, fused.MIXED)
             self.final, order = s[final.name], general.positions(final)
         block = self.blocks(order)
+        if self.parts > 1 and together:
+            self.final.annotate("together", self.parts, block)
         self.at_each(fused.MIXED, self.final, self.spread(self.final))
         for name in (sums, fused.TOTAL, tops[fused.TOTAL], fused.GROWN, fused.TOP, tops[fused.TOP], fused.MASKED):
             nest.attach(s[name], self.final, block, "shared", exact=False)
