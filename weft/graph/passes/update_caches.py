@@ -33,6 +33,7 @@ import numpy as np
 
 from weft.graph.ir import Graph, Node, Value
 from weft.graph.opspec import has
+from weft.graph.passes.common import common
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, count_uses, orders, rewritten
 
@@ -95,9 +96,19 @@ def update_heads(graph: Graph) -> Graph:
         if scope.parent is not None or node not in made:
             return None
         whole = made[node]
-        return [] if whole is None else [whole]
+        return [] if whole is None else [_with_places_given(whole, scope)]
 
     return rewritten(graph, rule) if made else graph
+
+
+def _with_places_given(node: Node, scope: Scope) -> Node:
+    """The node with its places as they are given, not widened by a Cast: no kernel has to run before."""
+    *others, places, starts = node.inputs
+    begin = _uncast(starts, scope)
+    if begin is starts or places is None or _before(places, scope) is not starts:
+        return node
+    shape = scope.new_constant(np.array(places.tensor.static, np.int64), "shape")
+    return node.replace(inputs=[*others, scope.make(node, "Reshape", [begin, shape]), begin])
 
 
 def _turning(found: Sequence[Node]) -> Node | None:
@@ -119,7 +130,7 @@ def join_heads(graph: Graph, joins: Joins) -> Graph:
         return _joined(node, scope, joins) if is_known else None
 
     made = rewritten(graph, rule)
-    return graph if made is graph else infer(_written_last(made))
+    return graph if made is graph else infer(_written_last(common(made)))
 
 
 def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
@@ -131,9 +142,8 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     *operands, lengths = node.inputs[3:] or [None]
     past = [scope.producers[v].inputs[0] for v in update.inputs[:2] if v in scope.producers]
     x, cosine, sine, places, starts = update.inputs[2:]
-    begin = _uncast(starts, scope)
-    if x is None or starts is None or len({*past} & {*scope.graph.inputs}) != 2 or begin not in scope.graph.inputs:
-        return None
+    if x is None or starts is None or not {*past, starts} <= {*scope.graph.inputs}:
+        return None  # what is given is there before any kernel runs
     batch, heads, length, size = query.tensor.static
     if length != 1 or _before(places, scope) is not starts:
         return None
@@ -153,11 +163,11 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     }  # fmt: skip
     flat = scope.new_constant(np.array([-1], np.int64), "flat")
     read = [scope.make(node, "Reshape", [v, flat]) for v in (x, *past)]
-    return [node.replace(inputs=[*read, *operands, begin, cosine, sine], attributes=attributes)]
+    return [node.replace(inputs=[*read, *operands, starts, cosine, sine], attributes=attributes)]
 
 
 def _uncast(value: Value | None, scope: Scope) -> Value | None:
-    """The places that a Cast makes wide: what is given is there before any kernel runs."""
+    """The places that a Cast makes wide."""
     cast = scope.producer(value, "Cast")
     is_index = cast is not None and cast.inputs[0] is not None and cast.inputs[0].tensor.dtype in ("int32", "int64")
     return cast.inputs[0] if cast is not None and is_index else value
@@ -173,7 +183,7 @@ def _is_sum(value: Value | None, starts: Value, length: int, scope: Scope) -> bo
     """Whether a value is some places, each so many further on."""
     maker = scope.producer(value, "Add")
     pairs = () if maker is None else orders(maker)
-    return any(a is starts and b is not None and scope.scalar(b) == length for a, b in pairs)
+    return any(_uncast(a, scope) is starts and b is not None and scope.scalar(b) == length for a, b in pairs)
 
 
 def _written_last(graph: Graph) -> Graph:
