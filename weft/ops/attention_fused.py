@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -57,8 +57,8 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
-from weft.ops.convolution import dims_of
 from weft.ops.attention_positions import rotated, turned
+from weft.ops.convolution import dims_of
 from weft.ops.elementwise_support import expect_broadcast, expect_shape, widen
 
 DOMAIN = "weft"
@@ -320,6 +320,10 @@ class _Ends(NamedTuple):
         return self.start(b) + self.length if self.length else self.start(b)
 
 
+Operand = Union[te.Tensor, _Ends]
+"""What a step takes."""
+
+
 def _fresh_rows(c: Use, sizes: Sizes, x: te.Tensor, ends: _Ends, angles: Sequence[te.Tensor], kind: Any) -> te.Tensor:
     """The rows of a head that are not in a cache: queries and keys of this call, turned by their places; values."""
     length, queries = ends.length, sizes.queries
@@ -343,7 +347,7 @@ def _fresh_rows(c: Use, sizes: Sizes, x: te.Tensor, ends: _Ends, angles: Sequenc
         made = te.select(behind < length, turned(c, e, sizes.size, element, *columns), element(e))
         return made.astype(x.dtype).astype(kind)
 
-    return te.compute((sizes.batch, sizes.heads, queries + 2 * length, sizes.size), row, name=FRESH)
+    return te.stage((sizes.batch, sizes.heads, queries + 2 * length, sizes.size), row, name=FRESH)
 
 
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
@@ -456,7 +460,7 @@ def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty
 
 def _masked(
     scores: te.Tensor,
-    operands: Sequence[te.Tensor],
+    operands: Sequence[Operand],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     whole: Sequence[Any],
@@ -473,7 +477,7 @@ def _masked(
 def _stepped(
     made: Expr,
     at: tuple[Any, Any, Any, Any],
-    operands: Sequence[te.Tensor],
+    operands: Sequence[Operand],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     unit: float = 1.0,
@@ -578,7 +582,7 @@ def _in_parts(
     queries: te.Tensor,
     keys: te.Tensor,
     values: te.Tensor,
-    operands: Sequence[te.Tensor],
+    operands: Sequence[Operand],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     part: int,
@@ -630,7 +634,7 @@ def _scores_in_parts(queries: te.Tensor, keys: te.Tensor, part: int) -> te.Tenso
 
 def _masked_in_parts(
     scores: te.Tensor,
-    operands: Sequence[te.Tensor],
+    operands: Sequence[Operand],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     unit: float = 1.0,
@@ -647,7 +651,7 @@ def _narrow_in_parts(
     queries: te.Tensor,
     keys: te.Tensor,
     values: te.Tensor,
-    operands: Sequence[te.Tensor],
+    operands: Sequence[Operand],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     part: int,

@@ -62,6 +62,7 @@ def _turned_size(c: Use, head_size: int) -> int:
 
 
 def rotated(c: Evaluate, x: Array, cosine: Array, sine: Array, places: Array | None = None) -> Array:
+    """What RotaryEmbedding gives."""
     packed = x.ndim == 3
     data = wide(x)
     heads = data.reshape(*x.shape[:2], int(c.get("num_heads", 0)), -1) if packed else data.transpose(0, 2, 1, 3)

@@ -137,17 +137,18 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     """Attention over caches as they were, and over rows that an update has not written yet."""
     given, (query, *caches) = node.attributes, [_before(v, scope) for v in node.inputs[:3]]
     update = scope.producers.get(query) if query is not None else None
-    if update is None or update.op != HEADS or [query, *caches] != [update.outputs[at] for at in (2, 0, 1)]:
+    if query is None or update is None or update.op != HEADS:
         return None
     *operands, lengths = node.inputs[3:] or [None]
     past = [scope.producers[v].inputs[0] for v in update.inputs[:2] if v in scope.producers]
     x, cosine, sine, places, starts = update.inputs[2:]
     if x is None or starts is None or not {*past, starts} <= {*scope.graph.inputs}:
         return None  # what is given is there before any kernel runs
-    batch, heads, length, size = query.tensor.static
-    if length != 1 or _before(places, scope) is not starts:
+    (batch, heads, length, size), shared = query.tensor.static, update.outputs[0].tensor.static[1]
+    is_same = caches == list(update.outputs[:2]) and query is update.outputs[2]
+    if length != 1 or not is_same or _before(places, scope) is not starts:
         return None
-    shared, axis = caches[0].tensor.static[1], int(update.attributes["split"])
+    axis = int(update.attributes["split"])
     steps = [given[name] for name in ("query", "key", "value")]
     is_whole = all(len(step) == 5 and step[0] == 0 and step[4] == 1 for step in steps)
     is_behind = given["steps"][-1] == "until" and _is_sum(lengths, starts, length, scope)
@@ -197,7 +198,11 @@ def _written_last(graph: Graph) -> Graph:
     moved = {node for some in alike.values() for node in some}
     last = []
     for some in alike.values():
-        inputs = [*(v for node in some for v in node.inputs[:2]), *(node.inputs[2] for node in some), *some[0].inputs[3:]]
+        inputs = [
+            *(v for node in some for v in node.inputs[:2]),
+            *(node.inputs[2] for node in some),
+            *some[0].inputs[3:],
+        ]
         attributes = {**some[0].attributes, "updated": 2 * len(some), "turned": 0}
         outputs = [v for node in some for v in node.outputs[:2]]
         last.append(Node(HEADS, inputs, outputs, attributes, some[0].name, some[0].origin, DOMAIN))

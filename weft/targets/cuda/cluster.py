@@ -15,11 +15,11 @@ The interpreter runs the first form, in which what one block does to the memory 
 on (annotation TOGETHER of the loop over blocks). These are a cluster; its first block has memory for what all of them
 hand on, and adds it up:
 
-    for b in range(64):        blockIdx.x, {together: 8}     for g in range(8):                  blockIdx.x
-      part[b * 66 + …] = …                                     for rank in range(8):          clusterRank.x, {collects: …}
-    for g in range(8):                      blockIdx.x   ->        part[rank * 66 + …] = …             shared memory
-      y[…] = sum of part[g * 528 + …]                              barrier(8)
-                                                                   if rank == 0: y[…] = sum of part[…]
+    for b in range(64):        blockIdx.x, {together: 8}     for g in range(8):                       blockIdx.x
+      part[b * 66 + …] = …                                     for rank in range(8):       clusterRank.x, {collects: …}
+    for g in range(8):                      blockIdx.x   ->      part[rank * 66 + …] = …      memory of the first block
+      y[…] = sum of part[g * 528 + …]                            barrier(8)
+                                                                 if rank == 0: y[…] = sum of part[…]
 
 A barrier of so many blocks is one of the cluster, others are of a block's threads.
 """
@@ -32,6 +32,7 @@ from collections.abc import Mapping, Sequence
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INDEX, INT32
+from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
     Address,
     Buffer,
@@ -48,14 +49,13 @@ from weft.expr.nodes import (
     int_value,
     mul,
 )
-from weft.expr.bounds import Ranges
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute
 from weft.loop.ir import CLUSTER_RANK, Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
+from weft.loop.passes.flatten import strides_of
 from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.passes.simplify_func import simplify_func
-from weft.loop.passes.flatten import strides_of
 from weft.loop.passes.support import BARRIER, Linear, Names, is_barrier, linear
 from weft.loop.visit import AccessMutator, Mutator, substitute_stmt, walk_stmts
 from weft.targets.cuda import bulk
@@ -226,14 +226,14 @@ class _Parts(AccessMutator):
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
         if s.buffer.scope == "shared" and s.buffer.name not in self.collected:
-            shape = (int_value(s.buffer.shape[0]) or 0) // self.many, *s.buffer.shape[1:]
-            part = (int_value(strides_of(s.buffer)[0]) or 0) * shape[0]
-            self.parts[s.buffer] = s.buffer.replace(shape=shape), part
+            first = (int_value(s.buffer.shape[0]) or 0) // self.many
+            part = (int_value(strides_of(s.buffer)[0]) or 0) * first
+            self.parts[s.buffer] = s.buffer.replace(shape=(first, *s.buffer.shape[1:])), part
             return Allocate(self.parts[s.buffer][0], self.stmt(s.body))
         return self.generic_stmt(s)
 
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
-        if not is_barrier(s) or self.collected and not s.value.args:
+        if not is_barrier(s) or self.collected and isinstance(s.value, Call) and not s.value.args:
             return self.generic_stmt(s)
         return Evaluate(Call(MEET if self.collected else bulk.MEET, (), INT32))
 

@@ -137,8 +137,8 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 def joined(target: Target) -> Callable[[Sequence[int], str], bool]:
     """What `join_heads` asks: a launch costs more than to turn few queries in each block."""
     machine = nest.threads_of(target)
-    return lambda sizes, dtype: proposal(fused.Sizes(*sizes), dtype_named(dtype).bytes, machine) is not None and (
-        sizes[2] <= model.FEW_QUERIES
+    return lambda sizes, dtype: (
+        proposal(fused.Sizes(*sizes), dtype_named(dtype).bytes, machine) is not None and (sizes[2] <= model.FEW_QUERIES)
     )
 
 
