@@ -98,6 +98,7 @@ def test_the_program_in_threads(batch, key_heads, kind, size, capacity, loads):
     assert (f"__cluster_dims__({parts}, 1, 1)" in source) == (parts in (2, 4)), "parts are added up in their kernel"
     is_early = source.index("in1 +") < source.index("griddepcontrol.wait")
     assert is_early == (8 * loads == PART), "what each thread loads once of a cache comes before the kernel waits"
+    assert source.count("_x4 *)(attention_fresh") >= 3, "fresh rows are read by vectors"
     if nvrtc.is_available():
         assert nvrtc.compile_source(source, CUDA.cpu)
     loose = 1 if kind == "float32" else 40

@@ -247,11 +247,10 @@ class _Parts(AccessMutator):
         if buffer not in self.parts:
             return buffer, indices
         (index,), (own, part) = indices, self.parts[buffer]
-        if isinstance(index, Ramp):
-            (_, (base,)) = self.access(buffer, (index.base,))
-            return own, (Ramp(base, index.stride, index.lanes),)
-        form = linear(_Wide().expr(substitute(index, self.known)))
-        return own, (form.plus(Linear({self.rank: 1}, 0), -part).expr(),)
+        index = index.value if isinstance(index, Cast) and isinstance(index.value, Ramp) else index
+        form = linear(_Wide().expr(substitute(index.base if isinstance(index, Ramp) else index, self.known)))
+        place = form.plus(Linear({self.rank: 1}, 0), -part).expr()
+        return own, (Ramp(place, _Wide().expr(index.stride), index.lanes) if isinstance(index, Ramp) else place,)
 
 
 # ---------------------------------------------------------------------------------------------------------- emitting
