@@ -57,7 +57,7 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
-from weft.ops.attention_positions import rotated, turned
+from weft.ops.attention_positions import partner_of, rotated, turned_by
 from weft.ops.convolution import dims_of
 from weft.ops.elementwise_support import expect_broadcast, expect_shape, widen
 
@@ -79,10 +79,11 @@ PART, LIMIT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
 
-FRESH, COSINE, SINE, PAST_KEYS, PAST_VALUES = (
-    "attention_fresh", "attention_cosine", "attention_sine", "attention_past_keys", "attention_past_values",
+FRESH, OWN, PARTNER, COSINE, SINE, PAST_KEYS, PAST_VALUES = (
+    "attention_fresh", "attention_own", "attention_partner", "attention_cosine", "attention_sine",
+    "attention_past_keys", "attention_past_values",
 )  # fmt: skip
-"""The stages that only a program with fresh rows has: these and queries, turned; what turns them; and the caches."""
+"""The stages that only a program with fresh rows has: these and queries, turned; of what; and the caches."""
 
 OPERANDS = ("query", "key", "value")
 
@@ -334,20 +335,24 @@ def _fresh_rows(c: Use, sizes: Sizes, x: te.Tensor, ends: _Ends, angles: Sequenc
         for one, name in zip(angles, (COSINE, SINE))
     ]
 
+    def place_of(r: Any) -> Any:
+        return te.select(r < queries, te.minimum(r, length - 1), te.maximum(r - queries, 0) % length)
+
+    def element(b: Any, h: Any, r: Any, d: Any) -> Expr:
+        own, place = h if _shared(c) == 1 else h // _shared(c), place_of(r)
+        asked = _place(_places(c, "query")[0], (b, h, te.minimum(r, queries - 1), d))
+        kept = te.select(r < queries + length, *(_place(one, (b, own, place, d)) for one in (key, value)))
+        return widen(x[te.select(r < queries, asked, kept)])
+
     def row(b: Any, h: Any, r: Any, e: Any) -> Expr:
-        own, behind = h if _shared(c) == 1 else h // _shared(c), r - queries
-        place = te.select(r < queries, te.minimum(r, length - 1), te.maximum(behind, 0) % length)
+        columns = [lambda at, one=one: one[b, place_of(r), at] for one in turns]
+        made = turned_by(c, e, sizes.size, own[b, h, r, e], partner[b, h, r, e], *columns)
+        return te.select(r < queries + length, made, own[b, h, r, e]).astype(x.dtype).astype(kind)
 
-        def element(d: Any) -> Expr:
-            asked = _place(_places(c, "query")[0], (b, h, te.minimum(r, queries - 1), d))
-            kept = te.select(behind < length, _place(key, (b, own, place, d)), _place(value, (b, own, place, d)))
-            return widen(x[te.select(r < queries, asked, kept)])
-
-        columns = [lambda at, one=one: one[b, place, at] for one in turns]
-        made = te.select(behind < length, turned(c, e, sizes.size, element, *columns), element(e))
-        return made.astype(x.dtype).astype(kind)
-
-    return te.stage((sizes.batch, sizes.heads, queries + 2 * length, sizes.size), row, name=FRESH)
+    shape = sizes.batch, sizes.heads, queries + 2 * length, sizes.size
+    own = te.stage(shape, element, name=OWN)
+    partner = te.stage(shape, lambda b, h, r, e: element(b, h, r, partner_of(c, e, sizes.size)), name=PARTNER)
+    return te.stage(shape, row, name=FRESH)
 
 
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:

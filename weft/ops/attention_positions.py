@@ -105,14 +105,25 @@ def _compute_rotary(
 
 def turned(c: Use, d: Any, head_size: int, element: At, cosine: At, sine: At) -> Expr:
     """Element d of a head that is turned, by its elements and the angles of their columns."""
-    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
-    half, own = size // 2, element(d)
-    column = d // 2 if interleaved else d % half
+    return turned_by(c, d, head_size, element(d), element(partner_of(c, d, head_size)), cosine, sine)
+
+
+def partner_of(c: Use, d: Any, head_size: int) -> Any:
+    """The element with which element d of a head is turned."""
+    half, interleaved = _turned_size(c, head_size) // 2, bool(c.get("interleaved", 0))
+    step = 1 if interleaved else half
     is_first = te.equal(d % 2, 0) if interleaved else d < half
-    partner = te.select(is_first, d + 1, d - 1) if interleaved else te.select(is_first, d + half, d - half)
-    column, partner = te.minimum(column, half - 1), te.minimum(te.maximum(partner, 0), head_size - 1)
+    return te.minimum(te.maximum(te.select(is_first, d + step, d - step), 0), head_size - 1)
+
+
+def turned_by(c: Use, d: Any, head_size: int, own: Expr, partner: Expr, cosine: At, sine: At) -> Expr:
+    """Element d of a head that is turned, by itself, its partner, and the angles of their column."""
+    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
+    half = size // 2
+    column = te.minimum(d // 2 if interleaved else d % half, half - 1)
+    is_first = te.equal(d % 2, 0) if interleaved else d < half
     turn, quarter = cosine(column), sine(column)
-    turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
+    turned = te.select(is_first, turn * own - quarter * partner, quarter * partner + turn * own)
     return turned if size == head_size else te.select(d < size, turned, own)
 
 

@@ -21,7 +21,11 @@ hand on, and adds it up:
       y[…] = sum of part[g * 528 + …]                            barrier(8)
                                                                  if rank == 0: y[…] = sum of part[…]
 
-A barrier of so many blocks is one of the cluster, others are of a block's threads.
+A barrier of so many blocks is where the first one waits for what the others hand on, others are of a block's threads:
+
+    cluster_begin(bar, n)         all blocks of the cluster have begun, and n bytes are expected by the first one's `bar`
+    cluster_store(to, bar, x)     x into the first block's memory, announced to its `bar`
+    cluster_collect(bar, rank)    the first block waits for all that was expected
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from collections.abc import Mapping, Sequence
 
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
-from weft.core.dtypes import INDEX, INT32
+from weft.core.dtypes import INDEX, INT32, INT64
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
     Address,
@@ -61,7 +65,7 @@ from weft.loop.visit import AccessMutator, Mutator, substitute_stmt, walk_stmts
 from weft.targets.cuda import bulk
 
 RANK, CLUSTER, TOGETHER, COLLECTS = CLUSTER_RANK, "cluster", "together", "collects"
-MEET, STORE = "cluster_meet", "cluster_store"
+BEGIN, STORE, COLLECT = "cluster_begin", "cluster_store", "cluster_collect"
 
 
 def add_up_together(func: Func) -> Func:
@@ -174,32 +178,42 @@ class _Blocks(Mutator):
         many = int_value(inner.extent)
         assert many is not None
         block, collected = Var(self.names.fresh("block")), inner.annotations.get(COLLECTS, ())
-        body = _Parts(inner.var, many, collected).stmt(inner.body)
-        if collected:  # nobody reaches into a block that has not begun
-            body = _begun(body)
+        bar = Buffer(self.names.fresh("handed"), INT64, (1,), scope="shared")
+        body = _Parts(inner.var, many, collected, bar).stmt(inner.body)
+        if collected:
+            kept = [
+                one.buffer for one in walk_stmts(body) if isinstance(one, Allocate) and one.buffer.name in collected
+            ]
+            size = sum(math.prod(int_value(n) or 0 for n in one.shape) * one.dtype.bytes for one in kept)
+            body = Allocate(bar, _begun(body, bulk.call(BEGIN, _first_of(bar), size)))
         body = Let(inner.var, floormod(block, index_expr(many)), body)
         body = Let(s.var, floordiv(block, index_expr(many)), body)
         notes = {**s.annotations, CLUSTER: many}
         return For(block, mul(s.extent, index_expr(many)), body, "thread", "blockIdx.x", annotations=notes)
 
 
-def _begun(s: Stmt) -> Stmt:
+def _first_of(bar: Buffer) -> Address:
+    return Address(bar, (index_expr(0),), "w")
+
+
+def _begun(s: Stmt, begin: Stmt) -> Stmt:
     """What a block does, from where all blocks of its cluster have begun: before it waits for the kernel before it."""
-    waits = _Waits()
+    waits = _Waits(begin)
     made = waits.stmt(s)
-    return made if waits.found else seq(Evaluate(Call(MEET, (), INT32)), s)
+    return made if waits.found else seq(begin, s)
 
 
 class _Waits(Mutator):
-    """Puts a barrier of the cluster before where a kernel waits."""
+    """Puts a statement before where a kernel waits."""
 
-    found = False
+    def __init__(self, begin: Stmt) -> None:
+        self.begin, self.found = begin, False
 
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if not isinstance(s.value, Call) or s.value.name != LAUNCH_WAIT:
             return s
         self.found = True
-        return seq(Evaluate(Call(MEET, (), INT32)), s)
+        return seq(self.begin, s)
 
 
 class _Wide(Mutator):
@@ -213,8 +227,8 @@ class _Wide(Mutator):
 class _Parts(AccessMutator):
     """Shared memory as one block has it; a barrier of threads is one of the whole cluster."""
 
-    def __init__(self, rank: Var, many: int, collected: Sequence[str] = ()) -> None:
-        self.rank, self.many, self.collected = rank, many, collected
+    def __init__(self, rank: Var, many: int, collected: Sequence[str], bar: Buffer) -> None:
+        self.rank, self.many, self.collected, self.bar = rank, many, collected, bar
         self.parts: dict[Buffer, tuple[Buffer, int]] = {}
         self.known: dict[Var, Expr] = {}
 
@@ -235,12 +249,12 @@ class _Parts(AccessMutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         if not is_barrier(s) or self.collected and isinstance(s.value, Call) and not s.value.args:
             return self.generic_stmt(s)
-        return Evaluate(Call(MEET if self.collected else bulk.MEET, (), INT32))
+        return bulk.call(COLLECT, _first_of(self.bar), self.rank) if self.collected else bulk.call(bulk.MEET)
 
     def visit_Store(self, s: Store) -> Stmt:
         if s.buffer.name not in self.collected:
             return super().visit_Store(s)
-        return Evaluate(Call(STORE, (Address(s.buffer, s.indices, "w"), self.expr(s.value)), INT32))
+        return bulk.call(STORE, Address(s.buffer, s.indices, "w"), _first_of(self.bar), self.expr(s.value))
 
     def access(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Buffer, tuple[Expr, ...]]:
         """An access of the part."""
@@ -256,20 +270,39 @@ class _Parts(AccessMutator):
 # ---------------------------------------------------------------------------------------------------------- emitting
 
 
-def _meet(c: Context, e: Call) -> str:
-    return 'asm volatile("barrier.cluster.arrive.release;\\nbarrier.cluster.wait.acquire;" : : : "memory")'
+_HELPERS = {
+    BEGIN: """DEVICE void weft_cluster_begin(void *at, int32_t bytes) {
+  if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\n"
+                 "fence.mbarrier_init.release.cluster;\\n"
+                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 : : "r"(weft_shared_place(at)), "r"(bytes) : "memory");
+  }
+  asm volatile("barrier.cluster.arrive.relaxed;\\nbarrier.cluster.wait;" : : : "memory");
+}""",
+    STORE: """DEVICE void weft_cluster_store(void *to, void *at, float value) {
+  asm volatile("{\\n.reg .b32 there, bar;\\n"
+               "mapa.shared::cluster.u32 there, %0, 0;\\nmapa.shared::cluster.u32 bar, %1, 0;\\n"
+               "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [there], %2, [bar];\\n}"
+               : : "r"(weft_shared_place(to)), "r"(weft_shared_place(at)), "r"(__float_as_uint(value)) : "memory");
+}""",
+    COLLECT: """DEVICE void weft_cluster_collect(void *at, int32_t rank) {
+  if (rank == 0) {
+    asm volatile("{\\n.reg .pred done;\\nagain:\\n"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\\n@!done bra again;\\n}"
+                 : : "r"(weft_shared_place(at)) : "memory");
+  }
+}""",
+}
 
 
-_STORE = """DEVICE void weft_cluster_store(const void *at, float value) {
-  asm volatile("{\\n.reg .b32 there;\\nmapa.shared::cluster.u32 there, %0, 0;\\n"
-               "st.shared::cluster.f32 [there], %1;\\n}"
-               : : "r"((uint32_t)__cvta_generic_to_shared(at)), "f"(value) : "memory");
-}"""
+def _emitter(name: str) -> Emitter:
+    def emit(c: Context, e: Call) -> str:
+        c.helper("weft_shared_place", bulk.PLACE)
+        c.helper(f"weft_{name}", _HELPERS[name])
+        return f"weft_{name}({', '.join(c.pointer(a) if isinstance(a, Address) else c.value(a) for a in e.args)})"
+
+    return emit
 
 
-def _store(c: Context, e: Call) -> str:
-    c.helper("weft_cluster_store", _STORE)
-    return f"weft_cluster_store({c.pointer(e.args[0])}, {c.value(e.args[1])})"
-
-
-EMITTERS: Mapping[str, Emitter] = {MEET: _meet, STORE: _store}
+EMITTERS: Mapping[str, Emitter] = {name: _emitter(name) for name in _HELPERS}

@@ -35,7 +35,7 @@ from weft.targets.gpu.reduction import unroll_some
 STAGES = frozenset((
     fused.QUERIES, fused.KEYS, fused.VALUES, fused.SCORES, fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL,
     fused.MIXED, fused.PART, fused.LIMIT, fused.PEAK, fused.SHARE, fused.WHOLE_TOTAL, fused.WHOLE,
-    fused.FRESH, fused.COSINE, fused.SINE, fused.PAST_KEYS, fused.PAST_VALUES,
+    fused.FRESH, fused.OWN, fused.PARTNER, fused.COSINE, fused.SINE, fused.PAST_KEYS, fused.PAST_VALUES,
 ))  # fmt: skip
 """The stages that the sketch deals with: none of them is inlined before it is asked."""
 

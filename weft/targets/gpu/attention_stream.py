@@ -212,7 +212,7 @@ class _Steps:
         vector = nest.fetch_together(fresh, nest.free_loops(fresh)[-2:], self.rows, self.across, 1)
         names = [loop.name for loop in fresh.loops]
         thread = fresh.loops[names.index(vector.name) - 1]
-        for name in (fused.COSINE, fused.SINE):
+        for name in (fused.COSINE, fused.SINE, fused.OWN, fused.PARTNER):
             nest.attach(self.s[name], fresh, thread, "local", exact=False)
             nest.mark(self.s[name], nest.unrolled(*nest.long_loops(self.s[name])))
         self.final.annotate("loaded_early", [fused.PAST_KEYS, fused.PAST_VALUES, fused.COSINE, fused.SINE], block)
