@@ -15,9 +15,9 @@
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
-        fresh        where keys and values of the last places lie in q, as `key` says it of k: they are not in k and v
-                     yet. The operand of the step "until" says where they begin; there are `length` of them. Two inputs
-                     more, cosine and sine, turn these keys and the queries, as RotaryEmbedding does
+        fresh        where a key and a value lie in q, as `key` says it of k, that are not in k and v yet: those of the
+                     place that the operand of the last step, "until", says. Two inputs more, cosine and sine, turn this
+                     key and the queries, as RotaryEmbedding does
 
 Narrow operands (bfloat16) are multiplied as they are; sums and scores are float32, powers narrow again.
 
@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -83,7 +83,7 @@ FRESH, OWN, PARTNER, COSINE, SINE, PAST_KEYS, PAST_VALUES = (
     "attention_fresh", "attention_own", "attention_partner", "attention_cosine", "attention_sine",
     "attention_past_keys", "attention_past_values",
 )  # fmt: skip
-"""The stages that only a program with fresh rows has: these and queries, turned; of what; and the caches."""
+"""The stages that only a program with fresh rows has: queries, a key and a value, of what; and the caches."""
 
 OPERANDS = ("query", "key", "value")
 
@@ -95,7 +95,7 @@ STEPS = {
     "allow": "where the operand is false, plus minus infinity",
     "causal": "for keys later than the query, by more than the number, minus infinity instead",
     "until": "for keys from the operand's number for the batch on, minus infinity instead; causal, if the number says "
-    "how many queries are the last ones of that",
+    "how many queries are the last ones of that; of minus a number, for keys so many further on",
 }
 ALONE = ("scale", "causal")
 """Steps without an operand."""
@@ -152,11 +152,6 @@ def _sizes(c: Use, shapes: Sequence[Sequence[Dim]]) -> Sizes:
     return Sizes(*(n or found.get(at, 0) for at, n in enumerate(given)))
 
 
-def _length(c: Use) -> int:
-    """How many rows are fresh."""
-    return int(c.get("length", 0))
-
-
 def _shared(c: Use) -> int:
     return int(c.get("shared", 1))
 
@@ -187,13 +182,13 @@ def _infer(c: Infer) -> Sequence[Type]:
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
     if _shared(c) < 1 or _shared(c) > 1 and (not isinstance(sizes.heads, int) or sizes.heads % _shared(c)):
         raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
-    fresh = 2 if _length(c) else 0
+    fresh = 2 if c.get("fresh", ()) else 0
     if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps) + fresh:
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
     for position, (name, extents) in enumerate(_extents(c, sizes).items()):
         _expect_view(c, position, name, extents)
-    if fresh and "until" not in [step for step, _ in steps]:
-        raise c.error("the places where fresh rows begin are missing")
+    if fresh and (not steps or steps[-1][0] != "until"):
+        raise c.error("the place of fresh rows is missing")
     taking = [step for step, _ in steps if step not in ALONE]
     for position, step in enumerate(taking, 3):
         if step == "until":
@@ -228,8 +223,7 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
     extents = _extents(c, sizes)
     q, k, v = (_seen(_places(c, name), x.astype(wide), shape) for x, (name, shape) in zip(arrays, extents.items()))
-    length = _length(c)
-    if length:
+    if c.get("fresh", ()):
         q, k, v = _joined(c, arrays, q, k, v)
         arrays = arrays[:-2]
     k, v = (np.repeat(x, _shared(c), 1) for x in (k, v))
@@ -243,8 +237,8 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
             seen = np.arange(sizes.keys) <= np.arange(sizes.queries)[:, None] + int(number)
             scores = np.where(seen, scores, np.array(_MINUS, scores.dtype))
         elif step == "until":
-            ends = next(operands).reshape(-1, 1, 1, 1) + length
-            last = ends - (int(number) - 1 - np.arange(sizes.queries)[:, None] if number else 0)
+            ends = next(operands).reshape(-1, 1, 1, 1)
+            last = ends - (int(number) - 1 - np.arange(sizes.queries)[:, None] if number > 0 else int(number))
             scores = np.where(np.arange(sizes.keys) < last, scores, np.array(_MINUS, scores.dtype))
         elif step == "add":
             scores = scores + next(operands)
@@ -267,17 +261,13 @@ def _seen(places: Sequence[Sequence[int]], x: Array, shape: Sequence[int]) -> Ar
 
 def _joined(c: Evaluate, arrays: Sequence[Array], q: Array, *caches: Array) -> tuple[Array, Array, Array]:
     """Queries that are turned, and caches with their fresh rows."""
-    x, *_, cosine, sine = arrays
-    starts = arrays[3 + [step for step, _ in _steps(c) if step not in ALONE].index("until")]
-    places = starts[:, None] + np.arange(_length(c))
-    (batch, heads, _, size), made = caches[0].shape, []
-    for place, cache in zip(_places(c, "fresh"), caches):
-        rows = _seen([place], x, (batch, heads, _length(c), size))
-        made.append(cache.copy())
-        for at, part in enumerate(rows if len(made) > 1 else rotated(c, rows, cosine, sine, places)):
-            made[-1][at, :, places[at]] = part.swapaxes(0, 1)
-    # Rows of queries are places, or heads of one group, at one place.
-    turned = rotated(c, q.astype(x.dtype), cosine, sine, np.broadcast_to(places, (batch, q.shape[2])))
+    x, *_, starts, cosine, sine = arrays
+    made, (batch, heads, _, size) = [cache.copy() for cache in caches], caches[0].shape
+    for at, (place, cache) in enumerate(zip(_places(c, "fresh"), made)):
+        rows = _seen([place], x, (batch, heads, 1, size))
+        rows = rows if at else rotated(c, rows, cosine, sine, starts[:, None])
+        cache[np.arange(batch), :, starts] = rows[:, :, 0]
+    turned = rotated(c, q.astype(x.dtype), cosine, sine, np.broadcast_to(starts[:, None], (batch, q.shape[2])))
     return turned.astype(q.dtype), made[0], made[1]
 
 
@@ -306,53 +296,38 @@ def _inside(at: Sequence[Any], limits: Sequence[Any], value: Expr, otherwise: Ex
     return te.select(te.all(*tests), value, otherwise) if tests else value
 
 
-class _Ends(NamedTuple):
-    """Where the keys of each batch end: so many places behind where a tensor says."""
-
-    starts: te.Tensor
-    length: int
-
-    def start(self, b: Any) -> Expr:
-        """Where those end that lie in a cache."""
-        return index_expr(self.starts[b])
-
-    def end(self, b: Any) -> Expr:
-        """Where all of them end."""
-        return self.start(b) + self.length if self.length else self.start(b)
-
-
-Operand = Union[te.Tensor, _Ends]
-"""What a step takes."""
-
-
-def _fresh_rows(c: Use, sizes: Sizes, x: te.Tensor, ends: _Ends, angles: Sequence[te.Tensor], kind: Any) -> te.Tensor:
-    """The rows of a head that are not in a cache: queries and keys of this call, turned by their places; values."""
-    length, queries = ends.length, sizes.queries
-    key, value = _places(c, "fresh")
-    shape = sizes.batch, length, int_value(angles[0].shape[1]) or 1
+def _fresh_rows(
+    c: Use, sizes: Sizes, x: te.Tensor, starts: te.Tensor, angles: Sequence[te.Tensor], kind: Any
+) -> te.Tensor:
+    """The rows of a head that are not in a cache: queries and a key of this call, turned by its place; a value."""
+    queries, shared = sizes.queries, _shared(c)
+    query, key, value = *_places(c, "query"), *_places(c, "fresh")
     turns = [
-        te.compute(shape, lambda b, s, at, one=one: widen(one[ends.start(b) + s, at]), name=name)
+        te.stage(
+            (sizes.batch, int_value(one.shape[1]) or 1),
+            lambda b, at, one=one: widen(one[index_expr(starts[b]), at]), name=name,
+        )
         for one, name in zip(angles, (COSINE, SINE))
-    ]
-
-    def place_of(r: Any) -> Any:
-        return te.select(r < queries, te.minimum(r, length - 1), te.maximum(r - queries, 0) % length)
+    ]  # fmt: skip
 
     def element(b: Any, h: Any, r: Any, d: Any) -> Expr:
-        own, place = h if _shared(c) == 1 else h // _shared(c), place_of(r)
-        asked = _place(_places(c, "query")[0], (b, h, te.minimum(r, queries - 1), d))
-        kept = te.select(r < queries + length, *(_place(one, (b, own, place, d)) for one in (key, value)))
-        return widen(x[te.select(r < queries, asked, kept)])
+        kept = te.select(r < queries + 1, *(_place(one, (b, h // shared, 0, d)) for one in (key, value)))
+        return widen(x[te.select(r < queries, _place(query, (b, h, te.minimum(r, queries - 1), d)), kept)])
 
     def row(b: Any, h: Any, r: Any, e: Any) -> Expr:
-        columns = [lambda at, one=one: one[b, place_of(r), at] for one in turns]
+        columns = [lambda at, one=one: one[b, at] for one in turns]
         made = turned_by(c, e, sizes.size, own[b, h, r, e], partner[b, h, r, e], *columns)
-        return te.select(r < queries + length, made, own[b, h, r, e]).astype(x.dtype).astype(kind)
+        return te.select(r < queries + 1, made, own[b, h, r, e]).astype(x.dtype).astype(kind)
 
-    shape = sizes.batch, sizes.heads, queries + 2 * length, sizes.size
+    shape = sizes.batch, sizes.heads, queries + 2, sizes.size
     own = te.stage(shape, element, name=OWN)
     partner = te.stage(shape, lambda b, h, r, e: element(b, h, r, partner_of(c, e, sizes.size)), name=PARTNER)
     return te.stage(shape, row, name=FRESH)
+
+
+def _with_fresh(cache: te.Tensor, row: int, places: te.Tensor, rows: te.Tensor) -> Callable[..., Expr]:
+    """A cache with one of the fresh rows in its place."""
+    return lambda b, h, j, e: te.select(te.equal(j, index_expr(places[b])), rows[b, h, row, e], cache[b, h, j, e])
 
 
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
@@ -363,15 +338,12 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
     deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
-    length = _length(c)
-    operands, angles = (operands[:-2], operands[-2:]) if length else (operands, ())
+    operands, angles = (operands[:-2], operands[-2:]) if c.get("fresh", ()) else (operands, ())
     narrow = query.dtype.bytes < 4 and not (part and len(given_sizes) == 4)
     wide = "float32" if query.dtype.bytes < 4 else query.dtype
     kind = query.dtype if narrow else wide
     zero = te.const(0, kind)
-    taking = [step for step, _ in steps if step not in ALONE]
-    stepping = [_Ends(x, length) if step == "until" else x for x, step in zip(operands, taking)]
-    ends = next((x for x in stepping if isinstance(x, _Ends)), None)
+    ends = next((x for x, (step, _) in zip(operands, [s for s in steps if s[0] not in ALONE]) if step == "until"), None)
     limits = [None if same_dim(n, limit) else limit for n, limit in zip(padded, real)]
     # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
     first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
@@ -381,7 +353,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     filled = bool(part) or narrow or not isinstance(sizes.keys, int)
     divides_first = len(given_sizes) > 3 and not part
 
-    rows = None if ends is None or not length else _fresh_rows(c, sizes, query, ends, angles, kind)
+    rows = _fresh_rows(c, sizes, query, operands[-1], angles, kind) if angles else None
 
     def asked(*at: Any) -> Expr:
         found = _read(_places(c, "query"), query, at).astype(kind) if rows is None else rows[at]
@@ -391,16 +363,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         b, h, *place = at
         own = (b, h if _shared(c) == 1 else h // _shared(c), *place)
         found = _read(_places(c, name), tensor, own).astype(kind)
-        return found if ends is None else te.select(place[0] < ends.start(b), found, zero)  # none is read behind
-
-    def joined(tensor: te.Tensor, first: int, at: Sequence[Any]) -> Expr:
-        """An element of a cache, or of the fresh rows that begin with one of all."""
-        if rows is None or ends is None:
-            return tensor[tuple(at)]
-        b, h, j, e = at
-        new = j - ends.start(b)
-        row = te.minimum(te.maximum(new, 0), length - 1) + first
-        return te.select(te.all(new >= 0, new < length), rows[b, h, row, e], tensor[b, h, j, e])
+        return found if ends is None else te.select(place[0] < index_expr(ends[b]), found, zero)  # none is read behind
 
     def held(*at: Any) -> Expr:
         return _inside(at[2:], [limits[1], deep], shared("key", key, at), zero)
@@ -413,23 +376,20 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
 
     queries = te.compute((*around, padded.queries, depth), asked, name=named(QUERIES))
     count = padded.keys if filled else sizes.keys
-    shapes = (*around, padded.keys, depth), (*around, count, padded.value_size)
-    if rows is None:
-        keys, values = (te.compute(*one) for one in zip(shapes, (held, given), (named(KEYS), named(VALUES))))
-    else:
-        past = [te.compute(*one) for one in zip(shapes, (held, given), (PAST_KEYS, PAST_VALUES))]
-        keys, values = (
-            te.compute(shape, lambda *at, one=one, first=first: joined(one, first, at), name=name)
-            for shape, one, first, name in zip(shapes, past, (sizes.queries, sizes.queries + length), (KEYS, VALUES))
-        )
+    stages: list[Any] = [((*around, padded.keys, depth), held), ((*around, count, padded.value_size), given)]
+    if rows is not None:
+        caches = [te.stage(*one, name) for one, name in zip(stages, (PAST_KEYS, PAST_VALUES))]
+        new = [_with_fresh(*pair, operands[-1], rows) for pair in zip(caches, (sizes.queries, sizes.queries + 1))]
+        stages = [(cache.shape, element) for cache, element in zip(caches, new)]
+    keys, values = (te.stage(*one, named(name)) for one, name in zip(stages, (KEYS, VALUES)))
     d = te.reduce_axis(depth, name="d")
     empty = int(c.get("empty_rows", 0))
     if part:
         steps = steps if factor is None else steps[1:]
         if narrow:
-            mixed, total = _narrow_in_parts(queries, keys, values, stepping, steps, limits, part)
+            mixed, total = _narrow_in_parts(queries, keys, values, operands, steps, limits, part)
         else:
-            mixed, total = _in_parts(queries, keys, values, stepping, steps, limits, part, empty == 1)
+            mixed, total = _in_parts(queries, keys, values, operands, steps, limits, part, empty == 1)
         return _divided(c, sizes, mixed, total, empty, query.dtype)
     scores = te.compute(
         (*around, padded.queries, padded.keys),
@@ -437,7 +397,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         name=named(SCORES),
     )
     whole = (*around, sizes.queries, sizes.keys)
-    masked = _masked(scores, stepping, steps if factor is None else steps[1:], limits, whole, named(MASKED))
+    masked = _masked(scores, operands, steps if factor is None else steps[1:], limits, whole, named(MASKED))
     if divides_first:
         return _weighed(c, sizes, _shares(masked, empty, query.dtype), values)
     mixed, total = _mixed(masked, values, empty == 1)
@@ -465,7 +425,7 @@ def _divided(c: Compute, sizes: Sizes, mixed: te.Tensor, total: te.Tensor, empty
 
 def _masked(
     scores: te.Tensor,
-    operands: Sequence[Operand],
+    operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     whole: Sequence[Any],
@@ -482,7 +442,7 @@ def _masked(
 def _stepped(
     made: Expr,
     at: tuple[Any, Any, Any, Any],
-    operands: Sequence[Operand],
+    operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     unit: float = 1.0,
@@ -511,8 +471,9 @@ def _stepped(
         elif step == "causal":
             made = te.select(j <= i + int(number), made, minus)
         elif step == "until":
-            end = operand.end(b)
-            made = te.select(j < (end - (int(number) - 1 - i) if number else end), made, minus)
+            end = index_expr(operand[b])
+            last = end - (int(number) - 1 - i) if number > 0 else end + int(-number) if number else end
+            made = te.select(j < last, made, minus)
         elif step == "add":
             made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))
         elif step == "allow":
@@ -587,7 +548,7 @@ def _in_parts(
     queries: te.Tensor,
     keys: te.Tensor,
     values: te.Tensor,
-    operands: Sequence[Operand],
+    operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     part: int,
@@ -639,7 +600,7 @@ def _scores_in_parts(queries: te.Tensor, keys: te.Tensor, part: int) -> te.Tenso
 
 def _masked_in_parts(
     scores: te.Tensor,
-    operands: Sequence[Operand],
+    operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     unit: float = 1.0,
@@ -656,7 +617,7 @@ def _narrow_in_parts(
     queries: te.Tensor,
     keys: te.Tensor,
     values: te.Tensor,
-    operands: Sequence[Operand],
+    operands: Sequence[te.Tensor],
     steps: Sequence[tuple[str, float]],
     limits: Sequence[Any],
     part: int,

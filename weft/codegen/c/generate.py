@@ -181,12 +181,13 @@ def _waits_itself(launch: Launch) -> bool:
 
 def _loaded_early(launch: Launch) -> set[Buffer]:
     """What a kernel loads before it waits: of memory that nothing else names, NVIDIA's compiler would load it later."""
-    parts = [s.stmts for s in walk_stmts(launch.body) if isinstance(s, Seq) and any(map(_is_wait, s.stmts))]
-    first = [s for stmts in parts for s in itertools.takewhile(lambda s: not _is_wait(s), stmts)]
-    found = [e for s in first for e in walk_exprs(s, Load, Select)]
-    tested = [part for e in found for part in (e.indices if isinstance(e, Load) else (e.condition,))]
-    needed = {e.buffer for part in tested for e in walk(part, Load)}  # before others: early anyway
-    return {e.buffer for e in found if isinstance(e, Load)} - needed
+    around = [s.stmts for s in walk_stmts(launch.body) if isinstance(s, Seq) and any(map(_is_wait, s.stmts))]
+    first = [s for stmts in around for s in itertools.takewhile(lambda s: not _is_wait(s), stmts)]
+    found = {e for s in first for e in walk_exprs(s, Load) if isinstance(e, Load)}
+    tests = [e.condition for s in first for e in walk_exprs(s, Select) if isinstance(e, Select)]
+    parts = [*tests, *(index for e in found for index in e.indices)]
+    needed = {e.buffer for part in parts for e in walk(part, Load) if isinstance(e, Load)}
+    return {e.buffer for e in found} - needed  # what others need is early anyway
 
 
 def _ahead(c: Context, launch: Launch) -> list[str]:

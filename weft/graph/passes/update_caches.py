@@ -15,7 +15,7 @@ Where a launch costs as much as what it does, one node turns queries and keys by
     %new_values = weft.UpdateRows(%copy_v, %v, %starts)
 
 Attention of few queries (`join_heads`) turns them itself and reads the rows that are not in the caches yet where they
-are made, so that nothing waits for these to be written: one node at the end of the graph writes them for all layers.
+are made, so that nothing waits for these to be written: one node, near the end, writes them for all layers.
 
     %new_keys, %new_values, %turned = weft.UpdateHeads(Copy(%keys), Copy(%values), %x, …)
     %y = weft.FusedAttention(%turned, %new_keys, %new_values, %starts + 1)
@@ -158,7 +158,7 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     one, every = length * size, (heads + 2 * shared if axis else shared) * length * size
     first = (heads * one, (heads + shared) * one) if axis else (batch * every, 2 * batch * every)
     attributes = {
-        **given, "length": length, "query": [0, every if batch > 1 else 0, *steps[0][2:]],
+        **given, "numbers": [*given["numbers"][:-1], -1.0], "query": [0, every if batch > 1 else 0, *steps[0][2:]],
         "fresh": [n for start in first for n in (start, every, one, size, 1)],
         **{key: value for key, value in update.attributes.items() if key in ("interleaved", "rotary_embedding_dim")},
     }  # fmt: skip
@@ -188,7 +188,8 @@ def _is_sum(value: Value | None, starts: Value, length: int, scope: Scope) -> bo
 
 
 def _written_last(graph: Graph) -> Graph:
-    """The graph whose updates that nothing reads come at its end, those with the same places as one."""
+    """The graph whose updates that nothing reads come before its last product, whose weights a machine may fetch
+    meanwhile, or at its end; those with the same places as one."""
     readers, alike = graph.consumers(), dict[Any, list[Node]]()
     for node in graph.nodes:
         if node.op == HEADS and node.domain == DOMAIN and not any(readers.get(v) for v in node.outputs):
@@ -206,4 +207,13 @@ def _written_last(graph: Graph) -> Graph:
         attributes = {**some[0].attributes, "updated": 2 * len(some), "turned": 0}
         outputs = [v for node in some for v in node.outputs[:2]]
         last.append(Node(HEADS, inputs, outputs, attributes, some[0].name, some[0].origin, DOMAIN))
-    return graph.replace(nodes=[*(node for node in graph.nodes if node not in moved), *last])
+    nodes = [node for node in graph.nodes if node not in moved]
+    needed = {v for node in last for v in node.inputs}
+    end = len(nodes)
+    for at in range(len(nodes), 0, -1):
+        if nodes[at - 1].op == "FusedAttention" or needed & {*nodes[at - 1].outputs}:
+            break
+        if has(nodes[at - 1], "product"):
+            end = at - 1
+            break
+    return graph.replace(nodes=[*nodes[:end], *last, *nodes[end:]])

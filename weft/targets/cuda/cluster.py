@@ -23,7 +23,7 @@ hand on, and adds it up:
 
 A barrier of so many blocks is where the first one waits for what the others hand on, others are of a block's threads:
 
-    cluster_begin(bar, n)         all blocks of the cluster have begun, and n bytes are expected by the first one's `bar`
+    cluster_begin(bar, n)         all blocks of the cluster have begun; the `bar` of the first one expects n bytes
     cluster_store(to, bar, x)     x into the first block's memory, announced to its `bar`
     cluster_collect(bar, rank)    the first block waits for all that was expected
 """

@@ -135,11 +135,20 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
 
 
 def joined(target: Target) -> Callable[[Sequence[int], str], bool]:
-    """What `join_heads` asks: a launch costs more than to turn few queries in each block."""
+    """What `join_heads` asks: where all blocks run at once, launches and loads one after another are what it takes."""
     machine = nest.threads_of(target)
-    return lambda sizes, dtype: (
-        proposal(fused.Sizes(*sizes), dtype_named(dtype).bytes, machine) is not None and (sizes[2] <= model.FEW_QUERIES)
-    )
+
+    def joins(given: Sequence[int], dtype: str) -> bool:
+        sizes = fused.Sizes(*given)
+        found = proposal(sizes, dtype_named(dtype).bytes, machine) if sizes.queries <= model.FEW_QUERIES else None
+        return found is not None and is_one_wave(sizes, found[1] // found[3], machine)
+
+    return joins
+
+
+def is_one_wave(sizes: fused.Sizes, parts: int, machine: ThreadFacts) -> bool:
+    """Whether each part of each head has a multiprocessor for itself."""
+    return int(sizes.batch * sizes.heads * parts) <= machine.multiprocessors
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -179,7 +188,8 @@ class _Steps:
         products = self.in_parts(fused.SCORES, [self.across, self.lanes])
         tops = {name: self.in_parts(name, [self.across]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
-            together = nest.threads_of(self.target).has_warpgroups and self.parts in model.CLUSTERS
+            together = self.parts in model.CLUSTERS and self.problem.machine.has_warpgroups
+            together = together and is_one_wave(self.problem.sizes, self.parts, self.problem.machine)
             general.add_up(s, self.target, (self.rows, self.across) if together else None)
             self.final, order = s[fused.PART], list(range(5))
         else:
