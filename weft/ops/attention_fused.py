@@ -378,10 +378,10 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     count = padded.keys if filled else sizes.keys
     stages: list[Any] = [((*around, padded.keys, depth), held), ((*around, count, padded.value_size), given)]
     if rows is not None:
-        caches = [te.stage(*one, name) for one, name in zip(stages, (PAST_KEYS, PAST_VALUES))]
+        caches = [te.stage(shape, element, name) for (shape, element), name in zip(stages, (PAST_KEYS, PAST_VALUES))]
         new = [_with_fresh(*pair, operands[-1], rows) for pair in zip(caches, (sizes.queries, sizes.queries + 1))]
         stages = [(cache.shape, element) for cache, element in zip(caches, new)]
-    keys, values = (te.stage(*one, named(name)) for one, name in zip(stages, (KEYS, VALUES)))
+    keys, values = (te.stage(shape, element, named(name)) for (shape, element), name in zip(stages, (KEYS, VALUES)))
     d = te.reduce_axis(depth, name="d")
     empty = int(c.get("empty_rows", 0))
     if part:

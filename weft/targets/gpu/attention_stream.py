@@ -250,7 +250,12 @@ class _Steps:
         Unless all are `together`, there is a loop around over as many elements as there are threads (`chunk`).
         """
         *_, row, element = nest.free_loops(stage)
-        self.chunk, thread_row, column = stage.split(element, factors=[None, self.rows, self.across])
+        factors = [None, self.rows, self.across]
+        if together and nest.extent_of(stage, element) < self.rows * self.across:  # several rows at a time
+            self.chunk, thread_row, column = stage.split(stage.fuse(row, element), factors=factors)
+            nest.arrange(stage, {thread_row: "threadIdx.y", column: "threadIdx.x", self.chunk: "unroll"})
+            return self.chunk
+        self.chunk, thread_row, column = stage.split(element, factors=factors)
         threads = {thread_row: "threadIdx.y", column: "threadIdx.x", row: "unroll"}
         nest.arrange(stage, {**threads, self.chunk: "unroll"} if together else {self.chunk: "", **threads})
         return self.chunk if together else row
