@@ -302,21 +302,19 @@ def _fresh_rows(
     """The rows of a head that are not in a cache: queries and a key of this call, turned by its place; a value."""
     queries, shared = sizes.queries, _shared(c)
     query, key, value = *_places(c, "query"), *_places(c, "fresh")
+    columns = int_value(angles[0].shape[1]) or 1
     turns = [
-        te.stage(
-            (sizes.batch, int_value(one.shape[1]) or 1),
-            lambda b, at, one=one: widen(one[index_expr(starts[b]), at]), name=name,
-        )
+        te.stage((sizes.batch, columns), lambda b, at, one=one: widen(one[index_expr(starts[b]), at]), name=name)
         for one, name in zip(angles, (COSINE, SINE))
-    ]  # fmt: skip
+    ]
 
     def element(b: Any, h: Any, r: Any, d: Any) -> Expr:
         kept = te.select(r < queries + 1, *(_place(one, (b, h // shared, 0, d)) for one in (key, value)))
         return widen(x[te.select(r < queries, _place(query, (b, h, te.minimum(r, queries - 1), d)), kept)])
 
     def row(b: Any, h: Any, r: Any, e: Any) -> Expr:
-        columns = [lambda at, one=one: one[b, at] for one in turns]
-        made = turned_by(c, e, sizes.size, own[b, h, r, e], partner[b, h, r, e], *columns)
+        angle = [lambda at, one=one: one[b, at] for one in turns]
+        made = turned_by(c, e, sizes.size, own[b, h, r, e], partner[b, h, r, e], *angle)
         return te.select(r < queries + 1, made, own[b, h, r, e]).astype(x.dtype).astype(kind)
 
     shape = sizes.batch, sizes.heads, queries + 2, sizes.size
