@@ -72,7 +72,17 @@ class Problem:
     def shared(self, c: Columns) -> Any:
         """Bytes of a block: sums of the threads of a key, scores and powers, sums of the rows of threads."""
         sums = np.maximum(self._chunk(c) * (self.across + 1), c["rows"] * self.sizes.size)  # one after the other
-        return 4 * (self.sizes.queries * (sums + 2 * c["part"]) + self.fresh * self.sizes.size)
+        parts = ceildiv(self.sizes.keys, c["part"])
+        handed = np.where(self.is_together(parts), parts * (self.sizes.size + 2), 0)
+        return 4 * (self.sizes.queries * (sums + 2 * c["part"] + handed) + self.fresh * self.sizes.size)
+
+    def is_together(self, parts: Any) -> Any:
+        """Whether parts of a head run together, as a cluster that adds them up: each has a multiprocessor."""
+        return np.isin(parts, model.CLUSTERS) & self.is_one_wave(parts) & self.machine.has_warpgroups
+
+    def is_one_wave(self, parts: Any) -> Any:
+        """Whether each part of each head has a multiprocessor for itself."""
+        return self.sizes.batch * self.sizes.heads * parts <= self.machine.multiprocessors
 
     def _chunk(self, c: Columns) -> Any:
         """Keys whose scores are added up at a time: one of each thread."""
@@ -105,9 +115,9 @@ class Problem:
         return model.seconds(cycles + ends, machine)
 
 
-def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
+def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts, fresh: int = 0) -> tuple[int, int, int, int] | None:
     """The padded sizes and keys of a part of the least estimate; None where nothing fits."""
-    problem = Problem(sizes, item, machine)
+    problem = Problem(sizes, item, machine, fresh)
     if not problem.fits:
         return None
     whole = 1 << max(sizes.keys - 1, 1).bit_length()
@@ -139,16 +149,13 @@ def joined(target: Target) -> Callable[[Sequence[int], str], bool]:
     machine = nest.threads_of(target)
 
     def joins(given: Sequence[int], dtype: str) -> bool:
-        sizes = fused.Sizes(*given)
-        found = proposal(sizes, dtype_named(dtype).bytes, machine) if sizes.queries <= model.FEW_QUERIES else None
-        return found is not None and is_one_wave(sizes, found[1] // found[3], machine)
+        sizes, item = fused.Sizes(*given), dtype_named(dtype).bytes
+        found = proposal(sizes, item, machine, sizes.queries + 2) if sizes.queries <= model.FEW_QUERIES else None
+        if found is None or found != proposal(sizes, item, machine):
+            return False
+        return bool(Problem(sizes, item, machine).is_one_wave(found[1] // found[3]))
 
     return joins
-
-
-def is_one_wave(sizes: fused.Sizes, parts: int, machine: ThreadFacts) -> bool:
-    """Whether each part of each head has a multiprocessor for itself."""
-    return int(sizes.batch * sizes.heads * parts) <= machine.multiprocessors
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -188,8 +195,7 @@ class _Steps:
         products = self.in_parts(fused.SCORES, [self.across, self.lanes])
         tops = {name: self.in_parts(name, [self.across]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
-            together = self.parts in model.CLUSTERS and self.problem.machine.has_warpgroups
-            together = together and is_one_wave(self.problem.sizes, self.parts, self.problem.machine)
+            together = bool(self.problem.is_together(self.parts))
             general.add_up(s, self.target, (self.rows, self.across) if together else None)
             self.final, order = s[fused.PART], list(range(5))
         else:
