@@ -38,7 +38,7 @@ from weft.graph.passes.signed_data import signed_data
 from weft.graph.passes.specialize import specialize
 from weft.graph.passes.turn_later import turn_later
 from weft.graph.passes.turn_products import turn_products
-from weft.graph.passes.update_caches import update_caches, update_heads
+from weft.graph.passes.update_caches import join_heads, update_caches, update_heads
 from weft.targets.base import Target
 
 
@@ -118,6 +118,7 @@ PASSES: tuple[Pass, ...] = (
         c.attention, c.narrow, frozenset() if knobs.exact else c.target.narrow_products,
         c.sizes(g) if c.may.open_attention else None,
     ), True, ("* attention", "fused", "apart")),
+    Pass(join_heads, lambda c, g: c.attention and c.may.joined and c.may.caches and (c.may.joined(c.target),), True),
     Pass(cut_causal, lambda c, g: c.attention and c.may.causal_block is not None and (
         c.may.causal_block, c.attention, c.narrow,
     )),

@@ -15,6 +15,9 @@
         empty_rows   0: a query that sees no key gives no numbers (Softmax's meaning); 1: zeros (Attention's);
                      2: zeros for any row without numbers (as exporters write Attention)
         heads_inside 0: the result is (batch, heads, queries, elements); 1: (batch, queries, heads, elements)
+        fresh        where a key and a value lie in q, as `key` says it of k, that are not in k and v yet: those of the
+                     place that the operand of the last step, "until", says. Two inputs more, cosine and sine, turn this
+                     key and the queries, as RotaryEmbedding does
 
 Narrow operands (bfloat16) are multiplied as they are; sums and scores are float32, powers narrow again.
 
@@ -55,8 +58,9 @@ from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import divided, times
 from weft.ops.activations_softmax import softmax_array
 from weft.ops.attention import probabilities
+from weft.ops.attention_positions import partner_of, rotated, turned_by
 from weft.ops.convolution import dims_of
-from weft.ops.elementwise_support import expect_broadcast, expect_shape
+from weft.ops.elementwise_support import expect_broadcast, expect_shape, widen
 
 DOMAIN = "weft"
 NAME = "FusedAttention"
@@ -76,6 +80,12 @@ PART, LIMIT, PEAK, SHARE, WHOLE_TOTAL, WHOLE = (
 )  # fmt: skip
 """The stages that only a program in parts has: what a part hands on, and the sums over the parts."""
 
+FRESH, OWN, PARTNER, COSINE, SINE, PAST_KEYS, PAST_VALUES = (
+    "attention_fresh", "attention_own", "attention_partner", "attention_cosine", "attention_sine",
+    "attention_past_keys", "attention_past_values",
+)  # fmt: skip
+"""The stages that only a program with fresh rows has: queries, a key and a value, of what; and the caches."""
+
 OPERANDS = ("query", "key", "value")
 
 STEPS = {
@@ -86,7 +96,7 @@ STEPS = {
     "allow": "where the operand is false, plus minus infinity",
     "causal": "for keys later than the query, by more than the number, minus infinity instead",
     "until": "for keys from the operand's number for the batch on, minus infinity instead; causal, if the number says "
-    "how many queries are the last ones of that",
+    "how many queries are the last ones of that; of minus a number, for keys so many further on",
 }
 ALONE = ("scale", "causal")
 """Steps without an operand."""
@@ -173,10 +183,13 @@ def _infer(c: Infer) -> Sequence[Type]:
         raise c.error(f"its sizes {list(sizes)} must be positive, and its steps be among {', '.join(STEPS)}")
     if _shared(c) < 1 or _shared(c) > 1 and (not isinstance(sizes.heads, int) or sizes.heads % _shared(c)):
         raise c.error(f"its {sizes.heads} heads are no multiple of the {_shared(c)} that share keys")
-    if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps):
+    fresh = 2 if c.get("fresh", ()) else 0
+    if len(c.types) != 3 + sum(step not in ALONE for step, _ in steps) + fresh:
         raise c.error(f"it has {len(c.types)} inputs, which do not fit its steps {[step for step, _ in steps]}")
     for position, (name, extents) in enumerate(_extents(c, sizes).items()):
         _expect_view(c, position, name, extents)
+    if fresh and (not steps or steps[-1][0] != "until"):
+        raise c.error("the place of fresh rows is missing")
     taking = [step for step, _ in steps if step not in ALONE]
     for position, step in enumerate(taking, 3):
         if step == "until":
@@ -209,7 +222,11 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     sizes = _sizes(c, [x.shape for x in arrays])
     kind = arrays[0].dtype
     wide = np.dtype(np.float32) if kind.itemsize < 4 else kind
-    q, k, v = (_seen(c, name, x.astype(wide), shape) for x, (name, shape) in zip(arrays, _extents(c, sizes).items()))
+    extents = _extents(c, sizes)
+    q, k, v = (_seen(_places(c, name), x.astype(wide), shape) for x, (name, shape) in zip(arrays, extents.items()))
+    if c.get("fresh", ()):
+        q, k, v = _joined(c, arrays, q, k, v)
+        arrays = arrays[:-2]
     k, v = (np.repeat(x, _shared(c), 1) for x in (k, v))
     scores = np.matmul(q, k.swapaxes(-1, -2))
     operands = iter(arrays[3:])
@@ -222,7 +239,7 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
             scores = np.where(seen, scores, np.array(_MINUS, scores.dtype))
         elif step == "until":
             ends = next(operands).reshape(-1, 1, 1, 1)
-            last = ends - (int(number) - 1 - np.arange(sizes.queries)[:, None] if number else 0)
+            last = ends - (int(number) - 1 - np.arange(sizes.queries)[:, None] if number > 0 else int(number))
             scores = np.where(np.arange(sizes.keys) < last, scores, np.array(_MINUS, scores.dtype))
         elif step == "add":
             scores = scores + next(operands)
@@ -237,25 +254,36 @@ def _evaluate(c: Evaluate, *arrays: Array) -> Array:
     return np.ascontiguousarray(made.swapaxes(1, 2)) if c.get("heads_inside", 0) else made
 
 
-def _seen(c: Use, name: str, x: Array, shape: Sequence[int]) -> Array:
-    places = _places(c, name)
+def _seen(places: Sequence[Sequence[int]], x: Array, shape: Sequence[int]) -> Array:
     first = x[tuple(slice(place[0], None) for place in places)]
     strides = [sum(place[at] * n for place, n in zip(places, x.strides)) for at in range(1, 5)]
     return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
 
 
+def _joined(c: Evaluate, arrays: Sequence[Array], q: Array, *caches: Array) -> tuple[Array, Array, Array]:
+    """Queries that are turned, and caches with their fresh rows."""
+    x, *_, starts, cosine, sine = arrays
+    made, (batch, heads, _, size) = [cache.copy() for cache in caches], caches[0].shape
+    for at, (place, cache) in enumerate(zip(_places(c, "fresh"), made)):
+        rows = _seen([place], x, (batch, heads, 1, size))
+        rows = rows if at else rotated(c, rows, cosine, sine, starts[:, None])
+        cache[np.arange(batch), :, starts] = rows[:, :, 0]
+    turned = rotated(c, q.astype(x.dtype), cosine, sine, np.broadcast_to(starts[:, None], (batch, q.shape[2])))
+    return turned.astype(q.dtype), made[0], made[1]
+
+
 # ------------------------------------------------------------------------------------------------ tensor expression
 
 
-def _read(c: Use, name: str, tensor: te.Tensor, at: Sequence[Any]) -> Expr:
+def _read(places: Sequence[Sequence[int]], tensor: te.Tensor, at: Sequence[Any]) -> Expr:
     """The element of an operand at (batch, head, place, element)."""
-    where: list[Any] = []
-    for offset, *strides in _places(c, name):
-        place: Any = offset
-        for index, step in zip(at, strides):
-            place = place + index * step if step else place
-        where.append(place)
-    return tensor[tuple(where)]
+    return tensor[tuple(_place(place, at) for place in places)]
+
+
+def _place(place: Sequence[int], at: Sequence[Any]) -> Any:
+    """An index of an input, by an offset and steps by batch, head, place and element."""
+    offset, *strides = place
+    return sum((index * step for index, step in zip(at, strides) if step), start=offset)
 
 
 def _rounded(given: int, size: Any) -> Any:
@@ -269,6 +297,38 @@ def _inside(at: Sequence[Any], limits: Sequence[Any], value: Expr, otherwise: Ex
     return te.select(te.all(*tests), value, otherwise) if tests else value
 
 
+def _fresh_rows(
+    c: Use, sizes: Sizes, x: te.Tensor, starts: te.Tensor, angles: Sequence[te.Tensor], kind: Any
+) -> te.Tensor:
+    """The rows of a head that are not in a cache: queries and a key of this call, turned by its place; a value."""
+    queries, shared = sizes.queries, _shared(c)
+    query, key, value = *_places(c, "query"), *_places(c, "fresh")
+    columns = int_value(angles[0].shape[1]) or 1
+    turns = [
+        te.stage((sizes.batch, columns), lambda b, at, one=one: widen(one[index_expr(starts[b]), at]), name=name)
+        for one, name in zip(angles, (COSINE, SINE))
+    ]
+
+    def element(b: Any, h: Any, r: Any, d: Any) -> Expr:
+        kept = te.select(r < queries + 1, *(_place(one, (b, h // shared, 0, d)) for one in (key, value)))
+        return widen(x[te.select(r < queries, _place(query, (b, h, te.minimum(r, queries - 1), d)), kept)])
+
+    def row(b: Any, h: Any, r: Any, e: Any) -> Expr:
+        angle = [lambda at, one=one: one[b, at] for one in turns]
+        made = turned_by(c, e, sizes.size, own[b, h, r, e], partner[b, h, r, e], *angle)
+        return te.select(r < queries + 1, made, own[b, h, r, e]).astype(x.dtype).astype(kind)
+
+    shape = sizes.batch, sizes.heads, queries + 2, sizes.size
+    own = te.stage(shape, element, name=OWN)
+    partner = te.stage(shape, lambda b, h, r, e: element(b, h, r, partner_of(c, e, sizes.size)), name=PARTNER)
+    return te.stage(shape, row, name=FRESH)
+
+
+def _with_fresh(cache: te.Tensor, row: int, places: te.Tensor, rows: te.Tensor) -> Callable[..., Expr]:
+    """A cache with one of the fresh rows in its place."""
+    return lambda b, h, j, e: te.select(te.equal(j, index_expr(places[b])), rows[b, h, row, e], cache[b, h, j, e])
+
+
 def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *operands: te.Tensor) -> Any:
     sizes = _sizes(c, [dims_of(x) for x in (query, key, value)])
     real = (sizes.queries, sizes.keys, sizes.value_size)
@@ -277,6 +337,7 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     depth = given_sizes[4] if len(given_sizes) > 4 else sizes.size
     deep = None if depth == sizes.size else sizes.size
     around, steps = (sizes.batch, sizes.heads), _steps(c)
+    operands, angles = (operands[:-2], operands[-2:]) if c.get("fresh", ()) else (operands, ())
     narrow = query.dtype.bytes < 4 and not (part and len(given_sizes) == 4)
     wide = "float32" if query.dtype.bytes < 4 else query.dtype
     kind = query.dtype if narrow else wide
@@ -291,13 +352,16 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     filled = bool(part) or narrow or not isinstance(sizes.keys, int)
     divides_first = len(given_sizes) > 3 and not part
 
+    rows = _fresh_rows(c, sizes, query, operands[-1], angles, kind) if angles else None
+
     def asked(*at: Any) -> Expr:
-        found = _read(c, "query", query, at).astype(kind)
+        found = _read(_places(c, "query"), query, at).astype(kind) if rows is None else rows[at]
         return _inside(at[2:], [limits[0], deep], found if factor is None else found * factor, zero)
 
     def shared(name: str, tensor: te.Tensor, at: Sequence[Any]) -> Expr:
         b, h, *place = at
-        found = _read(c, name, tensor, (b, h if _shared(c) == 1 else h // _shared(c), *place)).astype(kind)
+        own = (b, h if _shared(c) == 1 else h // _shared(c), *place)
+        found = _read(_places(c, name), tensor, own).astype(kind)
         return found if ends is None else te.select(place[0] < index_expr(ends[b]), found, zero)  # none is read behind
 
     def held(*at: Any) -> Expr:
@@ -310,9 +374,13 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
         return stage.removeprefix(PLAIN) if divides_first else stage
 
     queries = te.compute((*around, padded.queries, depth), asked, name=named(QUERIES))
-    keys = te.compute((*around, padded.keys, depth), held, name=named(KEYS))
-    rows = padded.keys if filled else sizes.keys
-    values = te.compute((*around, rows, padded.value_size), given, name=named(VALUES))
+    count = padded.keys if filled else sizes.keys
+    stages: list[Any] = [((*around, padded.keys, depth), held), ((*around, count, padded.value_size), given)]
+    if rows is not None:
+        caches = [te.stage(shape, element, name) for (shape, element), name in zip(stages, (PAST_KEYS, PAST_VALUES))]
+        new = [_with_fresh(*pair, operands[-1], rows) for pair in zip(caches, (sizes.queries, sizes.queries + 1))]
+        stages = [(cache.shape, element) for cache, element in zip(caches, new)]
+    keys, values = (te.stage(shape, element, named(name)) for (shape, element), name in zip(stages, (KEYS, VALUES)))
     d = te.reduce_axis(depth, name="d")
     empty = int(c.get("empty_rows", 0))
     whole = None if part else (*around, sizes.queries, sizes.keys)
@@ -392,7 +460,8 @@ class Masking:
                 made = te.select(j <= i + int(number), made, minus)
             elif step == "until":
                 end = index_expr(operand[b])
-                made = te.select(j < (end - (int(number) - 1 - i) if number else end), made, minus)
+                last = end - (int(number) - 1 - i) if number > 0 else end + int(-number) if number else end
+                made = te.select(j < last, made, minus)
             elif step == "add":
                 made = made + (operand.astype(kind) if unit == 1 else in_units(operand.astype(kind)))
             elif step == "allow":

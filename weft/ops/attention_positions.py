@@ -1,7 +1,7 @@
 """Beside attention: RotaryEmbedding turns queries and keys by their place, TensorScatter writes into a cache.
 
 Copy and UpdateRows are what TensorScatter becomes where the cache is updated in place (graph/passes/update_caches.py);
-UpdateHeads is all of that for a token at once.
+UpdateHeads is all of that for a token at once, or the writing alone for the caches of many layers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _turned_size(c: Use, head_size: int) -> int:
     return size
 
 
-def _rotary(c: Evaluate, x: Array, cosine: Array, sine: Array, places: Array | None = None) -> Array:
+def rotated(c: Evaluate, x: Array, cosine: Array, sine: Array, places: Array | None = None) -> Array:
+    """What RotaryEmbedding gives."""
     packed = x.ndim == 3
     data = wide(x)
     heads = data.reshape(*x.shape[:2], int(c.get("num_heads", 0)), -1) if packed else data.transpose(0, 2, 1, 3)
@@ -97,28 +98,39 @@ def _compute_rotary(
     def body(*i: Any) -> Expr:
         b, s, d = i[0], i[1] if packed else i[2], i[2] % head_size if packed else i[3]
         angles = (lambda at: row(cosine, b, s, at)), lambda at: row(sine, b, s, at)
-        return _turned(c, d, head_size, lambda place: widen(x[(*i[:-1], i[-1] - d + place)]), *angles)
+        return turned(c, d, head_size, lambda place: widen(x[(*i[:-1], i[-1] - d + place)]), *angles)
 
     return te.stage(shape, body, name="rotary", dtype=x.dtype)
 
 
-def _turned(c: Use, d: Any, head_size: int, element: At, cosine: At, sine: At) -> Expr:
+def turned(c: Use, d: Any, head_size: int, element: At, cosine: At, sine: At) -> Expr:
     """Element d of a head that is turned, by its elements and the angles of their columns."""
-    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
-    half, own = size // 2, element(d)
-    column = d // 2 if interleaved else d % half
+    return turned_by(c, d, head_size, element(d), element(partner_of(c, d, head_size)), cosine, sine)
+
+
+def partner_of(c: Use, d: Any, head_size: int) -> Any:
+    """The element with which element d of a head is turned."""
+    half, interleaved = _turned_size(c, head_size) // 2, bool(c.get("interleaved", 0))
+    step = 1 if interleaved else half
     is_first = te.equal(d % 2, 0) if interleaved else d < half
-    partner = te.select(is_first, d + 1, d - 1) if interleaved else te.select(is_first, d + half, d - half)
-    column, partner = te.minimum(column, half - 1), te.minimum(te.maximum(partner, 0), head_size - 1)
+    return te.minimum(te.maximum(te.select(is_first, d + step, d - step), 0), head_size - 1)
+
+
+def turned_by(c: Use, d: Any, head_size: int, own: Expr, partner: Expr, cosine: At, sine: At) -> Expr:
+    """Element d of a head that is turned, by itself, its partner, and the angles of their column."""
+    size, interleaved = _turned_size(c, head_size), bool(c.get("interleaved", 0))
+    half = size // 2
+    column = te.minimum(d // 2 if interleaved else d % half, half - 1)
+    is_first = te.equal(d % 2, 0) if interleaved else d < half
     turn, quarter = cosine(column), sine(column)
-    turned = te.select(is_first, turn * own - quarter * element(partner), quarter * element(partner) + turn * own)
+    turned = te.select(is_first, turn * own - quarter * partner, quarter * partner + turn * own)
     return turned if size == head_size else te.select(d < size, turned, own)
 
 
 register(
     "RotaryEmbedding",
     _infer_rotary,
-    _rotary,
+    rotated,
     _compute_rotary,
     "injective",
     takes="X:float[_ _ _]|[_ _ _ _], cos_cache:X, sin_cache:X, position_ids:index?",
@@ -237,64 +249,79 @@ register(
 )
 
 
+def _caches(c: Use) -> int:
+    """How many pairs of caches a node updates: it has one X for each, and queries come out of a lone one."""
+    return int(c.need("updated")) // 2
+
+
 def _infer_heads(c: Infer) -> Sequence[Type]:
-    keys, x = c.tensor(0), c.tensor(2)
-    if not keys.is_static or not x.is_static:
-        return [keys, c.tensor(1), TensorType(x.dtype, None)]
-    batch, shared, _, size = keys.static
-    axis, length = int(c.need("split")), x.static[2]
-    heads = x.static[1] if axis == 0 else x.static[1] - 2 * shared
-    expect_shape(c, 2, (3 * batch, shared, length, size) if axis == 0 else (batch, heads + 2 * shared, length, size))
-    expect_shape(c, 5, (batch, length))
-    return [keys, c.tensor(1), TensorType(x.dtype, (batch, heads, length, size))]
+    pairs, axis = _caches(c), int(c.need("split"))
+    made: list[Type] = [c.tensor(at) for at in range(2 * pairs)]
+    for at in range(pairs):
+        keys, x = c.tensor(2 * at), c.tensor(2 * pairs + at)
+        if not keys.is_static or not x.is_static:
+            return [*made, TensorType(x.dtype, None)][: len(made) + int(c.get("turned", 1))]
+        (batch, shared, _, size), length = keys.static, x.static[2]
+        heads = x.static[1] if axis == 0 else x.static[1] - 2 * shared
+        whole = (3 * batch, shared, length, size) if axis == 0 else (batch, heads + 2 * shared, length, size)
+        expect_shape(c, 2 * pairs + at, whole)
+        expect_shape(c, 3 * pairs + 2, (batch, length))
+    return [*made, TensorType(x.dtype, (batch, heads, length, size))][: len(made) + int(c.get("turned", 1))]
 
 
-def _heads(
-    c: Evaluate, keys: Array, values: Array, x: Array, cosine: Array, sine: Array, places: Array, starts: Array
-) -> tuple[Array, ...]:
-    axis, shared = int(c.need("split")), keys.shape[0 if int(c.need("split")) == 0 else 1]
-    query, key, value = np.split(x, [x.shape[axis] - 2 * shared, x.shape[axis] - shared], axis)
-    turned, key = (_rotary(c, part, cosine, sine, places) for part in (query, key))
-    return _scatter(c, keys, key, starts), _scatter(c, values, value, starts), turned
+def _heads(c: Evaluate, *arrays: Array) -> tuple[Array, ...]:
+    pairs, axis, made = _caches(c), int(c.need("split")), []
+    *given, cosine, sine, places, starts = arrays
+    for keys, values, x in zip(given[: 2 * pairs : 2], given[1 : 2 * pairs : 2], given[2 * pairs :]):
+        shared = keys.shape[0 if axis == 0 else 1]
+        query, key, value = np.split(x, [x.shape[axis] - 2 * shared, x.shape[axis] - shared], axis)
+        turned, key = (rotated(c, part, cosine, sine, places) for part in (query, key))
+        made += [_scatter(c, keys, key, starts), _scatter(c, values, value, starts)]
+    return (*made, turned)[: len(made) + int(c.get("turned", 1))]
 
 
-def _update_heads(
-    c: Compute, keys: te.Tensor, values: te.Tensor, x: te.Tensor, cosine: te.Tensor, sine: te.Tensor,
-    places: te.Tensor, starts: te.Tensor,
-) -> Any:  # fmt: skip
+def _update_heads(c: Compute, *tensors: te.Tensor) -> Any:
     """A thread for each element of queries, keys and values: the first are stored, the others written into caches."""
-    (batch, heads, length, size), shared = c.outputs[2].static, c.shape(0)[1]
+    pairs = _caches(c)
+    (batch, shared, _, size), (_, count, length, _) = c.shape(0), c.shape(2 * pairs)
     axis, cache = int(c.need("split")), _axis(c, 4)
-    counts = heads, shared, shared
+    heads = c.outputs[2].static[1] if c.get("turned", 1) else 0
+    before = count - 2 * shared if axis else 0  # heads of queries in X, before those of keys
 
     def build(given: Sequence[te.Tensor], made: Sequence[te.Tensor]) -> Stmt:
-        x, cosine, sine, places, starts = given
-        b, h, s, d, start, angle = (Var(name) for name in ("b", "h", "s", "d", "start", "angle"))
+        *all_x, cosine, sine, places, starts = given
+        pair, b, h, s, d, start, angle = (Var(name) for name in ("pair", "b", "h", "s", "d", "start", "angle"))
         angles = [lambda at, one=one: widen(one[angle, at]) for one in (cosine, sine)]
 
-        def part(number: int, first: int) -> Stmt:
+        def part(x: te.Tensor, target: te.Tensor, number: int, first: int) -> Stmt:
             """The store of a query, a key or a value, whose heads begin at one of all."""
             own = h - first
-            place = (b + number * batch, own) if axis == 0 else (b, h)
+            place = (b + number * batch, own) if axis == 0 else (b, own + (0, before, before + shared)[number])
 
             def element(at: Any) -> Expr:
                 return widen(x[(*place, s, at)])
 
-            value = element(d) if number == 2 else _turned(c, d, size, element, *angles)
+            value = element(d) if number == 2 else turned(c, d, size, element, *angles)
             at = [b, own, s, d]
             if number:
                 at[cache] = at[cache] + start
-            return Store(made[(2, 0, 1)[number]], at, value.astype(x.dtype))
+            return Store(target, at, value.astype(x.dtype))
 
-        body: Stmt = If(h < heads + shared, part(1, heads), part(2, heads + shared))
-        body = Let(start, index_expr(starts[b]), If(h < heads, part(0, 0), body))
-        body = Let(angle, index_expr(places[b, s]), body)
-        for variable, extent in ((d, size), (s, length), (h, sum(counts)), (b, batch)):
+        bodies: list[Stmt] = []
+        for at, x in enumerate(all_x):
+            keys, values = (part(x, made[2 * at + n], n + 1, heads + n * shared) for n in range(2))
+            body: Stmt = If(h < heads + shared, keys, values)
+            bodies.append(If(h < heads, part(x, made[2], 0, 0), body) if heads else body)
+        body = bodies[-1]
+        for at, other in reversed(list(enumerate(bodies[:-1]))):
+            body = If(te.equal(pair, at), other, body)
+        body = Let(angle, index_expr(places[b, s]), Let(start, index_expr(starts[b]), body))
+        for variable, extent in ((d, size), (s, length), (h, heads + 2 * shared), (b, batch), (pair, pairs)):
             body = For(variable, extent, body, annotations={INDEPENDENT: True})
         return body
 
     shapes, kinds = [kind.static for kind in c.outputs], [kind.dtype for kind in c.outputs]
-    return te.extern(shapes, [x, cosine, sine, places, starts], build, name="update_heads", dtype=kinds)
+    return te.extern(shapes, list(tensors[2 * pairs :]), build, name="update_heads", dtype=kinds)
 
 
 register(
@@ -304,7 +331,6 @@ register(
     _update_heads,
     "opaque",
     domain=DOMAIN,
-    takes="past_keys:float[_ _ _ _], past_values:past_keys[_ _ _ _], X:past_keys[_ _ _ _], cos_cache:past_keys, "
-    "sin_cache:past_keys, position_ids:index, write_indices:index[_]",
+    takes="past_keys:float[_ _ _ _], past_values:past_keys[_ _ _ _], more, ...",
     traits="updates",
 )

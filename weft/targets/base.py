@@ -451,6 +451,8 @@ class Algorithms:
 
     attention: Callable[[Target], Callable[[Sequence[int], str], Sequence[int] | None]] | None = _optional()
     """For `fuse_attention`: the padded sizes of attention in one kernel, or None."""
+    joined: Callable[[Target], Callable[[Sequence[int], str], bool]] | None = _optional()
+    """For `join_heads`: whether attention of these sizes turns its queries itself."""
     open_attention: bool = False
     """Whether it is asked about open sizes: of minus a typical number it gives minus the factor of what it pads to."""
     causal_block: int | None = None

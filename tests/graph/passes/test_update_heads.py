@@ -41,7 +41,7 @@ def test_one_node_for_a_token(batch, key_heads):
     copied = [b.node("Copy", value, domain="weft") for value in given[:2]]
     alone = b.finish(*b.node("UpdateHeads", *copied, *given[2:], outputs=3, domain="weft", **one.attributes))
     arrays = [random.standard_normal(value.tensor.static).astype(np.float32) for value in given[:5]]
-    check(alone, [*arrays, np.full((batch, 1), 5), np.arange(batch)])
+    check(alone, [*arrays, np.full((batch, 1), 5, np.int32), np.arange(batch, dtype=np.int32)])
 
 
 def test_a_launch_on_a_gpu():

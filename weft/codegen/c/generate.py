@@ -11,6 +11,7 @@ of docs/architecture.md; `generate_bare` one that takes its memory from the call
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -23,8 +24,9 @@ from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
-from weft.expr.nodes import Address, Buffer, Call, Expr, Var, elements, int_value
-from weft.loop.ir import Evaluate, For, Func, Stmt, Store
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Select, Var, elements, int_value
+from weft.expr.visit import walk
+from weft.loop.ir import Evaluate, For, Func, Seq, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
 from weft.loop.visit import walk_exprs, walk_stmts
 
@@ -142,7 +144,7 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     extents: tuple[Expr | int, ...] = (*launch.grid, *launch.block)
     c.launch = {tag: int_value(extent) for tag, extent in zip(TAGS, extents)}
     c.indices |= sizes | set(launch.constants)
-    written = _written(launch.body)
+    written, early = _written(launch.body), _loaded_early(launch)
     parameters = []
     for param in launch.params:
         name = c.names[param] = c.fresh(param.name)
@@ -152,7 +154,8 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
         c.aligned[param] = PARAMETER_ALIGNMENT
         constant = "" if param in written else "const "
         kind = types.memory_type(param.dtype)
-        parameters.append(f"{dialect.global_space}{constant}{kind} *{dialect.restrict} {name}")
+        alone = "" if param in early else dialect.restrict
+        parameters.append(f"{dialect.global_space}{constant}{kind} *{alone} {name}")
     for param in launch.params:
         if isinstance(param, Var):
             _read_scalar(c, param)
@@ -167,12 +170,24 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     return shared, dynamic, tuple(c.maps)
 
 
+def _is_wait(s: Stmt) -> bool:
+    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == LAUNCH_WAIT
+
+
 def _waits_itself(launch: Launch) -> bool:
     """Whether a kernel says where it waits for the one before it."""
-    return any(
-        isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == LAUNCH_WAIT
-        for s in walk_stmts(launch.body)
-    )
+    return any(map(_is_wait, walk_stmts(launch.body)))
+
+
+def _loaded_early(launch: Launch) -> set[Buffer]:
+    """What a kernel loads before it waits: of memory that nothing else names, NVIDIA's compiler would load it later."""
+    around = [s.stmts for s in walk_stmts(launch.body) if isinstance(s, Seq) and any(map(_is_wait, s.stmts))]
+    first = [s for stmts in around for s in itertools.takewhile(lambda s: not _is_wait(s), stmts)]
+    found = {e for s in first for e in walk_exprs(s, Load) if isinstance(e, Load)}
+    tests = [e.condition for s in first for e in walk_exprs(s, Select) if isinstance(e, Select)]
+    parts = [*tests, *(index for e in found for index in e.indices)]
+    needed = {e.buffer for part in parts for e in walk(part, Load) if isinstance(e, Load)}
+    return {e.buffer for e in found} - needed  # what others need is early anyway
 
 
 def _ahead(c: Context, launch: Launch) -> list[str]:

@@ -212,15 +212,23 @@ def updated_by(item: Launch) -> list[tuple[Value, Value]]:
 
 
 def _updates(graph: Graph, items: Sequence[Item]) -> list[tuple[Value, Value]]:
-    """Inputs and outputs that may be one array: the input is read once, by the copy that the output starts from."""
+    """Inputs and outputs that may be one array: whatever reads the input, but for the copy that the output starts from,
+    comes before the launch that updates it."""
     copies = {item.writes[0]: item.nodes[0].inputs[0] for item in items if isinstance(item, Launch) and item.copies}
-    reading = Counter(v for item in items for v in _read_by(item))
-    pairs = [(copies.get(before), made) for item in items if isinstance(item, Launch)
+    seen, last = dict[Value, Value](), dict[Value, int]()
+    for at, item in enumerate(items):
+        if isinstance(item, View):
+            seen[item.output] = seen.get(item.source, item.source)
+        elif not isinstance(item, Launch) or not item.copies:
+            last.update({seen.get(v, v): at for v in _read_by(item)})
+    pairs = [(copies.get(before), made, at) for at, item in enumerate(items) if isinstance(item, Launch)
              for before, made in updated_by(item)]  # fmt: skip
+    shown, copied = {seen.get(v, v) for v in graph.outputs}, Counter(copies.values())
     return [
         (given, made)
-        for given, made in pairs
-        if given in graph.inputs and made in graph.outputs and reading[given] == 1 and given not in graph.outputs
+        for given, made, at in pairs
+        if given in graph.inputs and made in graph.outputs and given not in shown
+        if copied[given] == 1 and last.get(given, -1) < at
     ]
 
 

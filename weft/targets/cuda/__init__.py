@@ -24,6 +24,7 @@ TARGET = TargetSpec(
     ),
     algorithms=Algorithms(
         attention=later("weft.targets.cuda.attention:attention_proposer"),
+        joined=later("weft.targets.gpu.attention_stream:joined"),
         caches=True,
         few_bits=later("weft.targets.gpu.reduction:words_for_few_rows"),
         narrow=later("weft.targets.gpu.reduction:waits_for_weights"),

@@ -430,7 +430,7 @@ def _strides(source: Buffer, shape: Sequence[int]) -> tuple[int, ...]:
 
 # ---------------------------------------------------------------------------------------------------------- emitting
 
-_PLACE = "DEVICE uint32_t weft_shared_place(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }"
+PLACE = "DEVICE uint32_t weft_shared_place(const void *at) { return (uint32_t)__cvta_generic_to_shared(at); }"
 _HELPERS = {
     INIT: """DEVICE void weft_bulk_init(void *at, int32_t many, int32_t count) {
   for (int32_t i = 0; i < many; ++i)
@@ -459,7 +459,7 @@ _HELPERS = {
 
 def _simple(name: str) -> Emitter:
     def emit(c: Context, e: Call) -> str:
-        c.helper("weft_shared_place", _PLACE)
+        c.helper("weft_shared_place", PLACE)
         c.helper(f"weft_{name}", _HELPERS[name])
         at, *numbers = (a for place, a in enumerate(e.args) if not place or not isinstance(a, Address))
         numbers = numbers[:1] if name == ARRIVE_AT else numbers  # what follows is for the interpreter
@@ -478,7 +478,7 @@ def _copy(c: Context, e: Call) -> str:
     name, places = f"weft_{e.name}_{rank}", ", ".join(f"%{3 + i}" for i in range(rank))
     way, mask = (".multicast::cluster", f", %{3 + rank}") if many > 1 else ("", "")
     name += f"_{many}" if many > 1 else ""
-    c.helper("weft_shared_place", _PLACE)
+    c.helper("weft_shared_place", PLACE)
     seen = c.tensor_map(source.buffer, *known)
     given, values = (", ".join(text.format(i) for i in range(rank)) for text in ("int32_t c{}", '"r"(c{})'))
     values += f', "h"((uint16_t){(1 << many) - 1})' if many > 1 else ""

@@ -11,38 +11,53 @@ In: a pipeline annotated BEGINS_EARLY: [names], its copies those of each thread 
 
 Only what no kernel of the program writes is read there: a constant that is packed by a kernel of the same program is
 not there yet. Memory is busy while the kernel before has its last sums, stores and its end.
+
+`load_early` does the same for registers: what each thread loads once into the buffers that the annotation LOADED_EARLY
+of a loop over blocks names. Whoever annotates knows that it lies there when a program begins: inputs of a model do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Buffer, Call
+from weft.expr.nodes import Buffer, Call, Expr, Var, int_value
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Allocate, Evaluate, For, Func, Seq, Stmt, seq
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import COMMIT
 from weft.loop.passes.support import buffers_read, buffers_written
-from weft.loop.visit import Mutator, walk_stmts
+from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
 
-BEGINS_EARLY = "begins_early"
+BEGINS_EARLY, LOADED_EARLY = "begins_early", "loaded_early"
 
 
 def begin_early(func: Func) -> Func:
     """The program whose marked pipelines begin before their kernels wait."""
     if not any(isinstance(s, For) and s.annotations.get(BEGINS_EARLY) for s in walk_stmts(func.body)):
         return func
-    written = buffers_written(func.body)
-    return _Kernels({p for p in func.params if isinstance(p, Buffer) and p not in written}).func(func)
+    given = _given(func)
+    return _Kernels(lambda around: _Take(given)).func(func)
+
+
+def load_early(func: Func) -> Func:
+    """The program whose marked loads come before their kernels wait; runs when threads have statements of their own."""
+    loops = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.annotations.get(LOADED_EARLY)]
+    names, given = {name for s in loops for name in s.annotations[LOADED_EARLY]}, _given(func)
+    return _Kernels(lambda around: _TakeLoads(names, given, around)).func(func) if loops else func
+
+
+def _given(func: Func) -> set[Buffer]:
+    """What no kernel of a program writes."""
+    return {p for p in func.params if isinstance(p, Buffer)} - buffers_written(func.body)
 
 
 class _Kernels(Mutator):
-    """Finds the threads of a block whose pipeline is marked."""
+    """Finds the threads of a block, and puts what is taken out of their work before it."""
 
-    def __init__(self, constants: set[Buffer]) -> None:
-        self.constants = constants
+    def __init__(self, taker: Callable[[Sequence[For]], _Take | _TakeLoads]) -> None:
+        self.taker = taker
 
     def visit_For(self, s: For) -> Stmt:
         if not (s.thread or "").startswith("threadIdx"):
@@ -51,16 +66,57 @@ class _Kernels(Mutator):
         while isinstance(body, For) and body.kind == "thread" and all(body.thread != one.thread for one in around):
             around.append(body)
             body = body.body
-        taken = _Take(self.constants)
+        taken = self.taker(around)
         rest = taken.stmt(body)
         if not taken.first:
             return s
         made = seq(*taken.first, Evaluate(Call(LAUNCH_WAIT, (), INT32)), rest)
+        own = [buffer for buffer in taken.memory if buffer.scope == "local"]
+        for buffer in own:
+            made = Allocate(buffer, made)
         for loop in reversed(around):
             made = loop.replace(body=made)
         for buffer in taken.memory:
-            made = Allocate(buffer, made)
+            made = Allocate(buffer, made) if buffer not in own else made
         return made
+
+
+class _TakeLoads(Mutator):
+    """Takes loads into registers that are named, and these, out of what each thread does once."""
+
+    def __init__(self, names: set[str], given: set[Buffer], around: Sequence[For]) -> None:
+        self.names, self.given = names, given
+        self.around = {loop.thread: loop for loop in around}
+        self.same: dict[Var, Expr] = {}
+        self.first: list[Stmt] = []
+        self.memory: list[Buffer] = []
+
+    def visit_For(self, s: For) -> Stmt:
+        outer = self.around.get(s.thread)
+        if outer is None or int_value(outer.extent) != int_value(s.extent):
+            return s
+        self.same[s.var] = outer.var
+        return self.generic_stmt(s)
+
+    def visit_If(self, s: If) -> Stmt:
+        return s
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        rest = []
+        for one in s.stmts:
+            written = buffers_written(one)
+            if {b.name for b in written} <= self.names and written and buffers_read(one) <= self.given:
+                self.first.append(substitute_stmt(one, self.same))
+            else:
+                rest.append(self.stmt(one))
+        return seq(*rest)
+
+    def visit_Allocate(self, s: Allocate) -> Stmt:
+        body = self.stmt(s.body)
+        if s.buffer in {buffer for one in self.first for buffer in buffers_written(one)}:
+            self.memory.append(s.buffer)
+            return body
+        return Allocate(s.buffer, body)
 
 
 class _Take(Mutator):

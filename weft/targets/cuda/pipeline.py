@@ -45,7 +45,9 @@ PASSES: pipeline.Passes = (
     wgmma.promote_products,
     wgmma.overlap_products,
     overlay_shared,
+    cluster.add_up_together,
     *pipeline.TO_VECTORS,
+    early.load_early,
     copies.copy_asynchronously,
     swizzle.swizzle_tiles,
     tabulate,
@@ -64,6 +66,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
     return {
         **banks.EMITTERS,
         **bulk.EMITTERS,
+        **cluster.EMITTERS,
         **copies.EMITTERS,
         **early.EMITTERS,
         **mma.EMITTERS,

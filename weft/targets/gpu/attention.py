@@ -35,6 +35,7 @@ from weft.targets.gpu.reduction import unroll_some
 STAGES = frozenset((
     fused.QUERIES, fused.KEYS, fused.VALUES, fused.SCORES, fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL,
     fused.MIXED, fused.PART, fused.LIMIT, fused.PEAK, fused.SHARE, fused.WHOLE_TOTAL, fused.WHOLE,
+    fused.FRESH, fused.OWN, fused.PARTNER, fused.COSINE, fused.SINE, fused.PAST_KEYS, fused.PAST_VALUES,
 ))  # fmt: skip
 """The stages that the sketch deals with: none of them is inlined before it is asked."""
 
@@ -322,11 +323,20 @@ class _Steps(Problem):
         accumulator.unroll(nest.reduce_loops(accumulator)[-1])
 
 
-def add_up(s: Schedule, target: Target) -> None:
-    """The second kernel: a thread for each element of the result weighs the parts and adds them."""
+def add_up(s: Schedule, target: Target, threads: tuple[int, int] | None = None) -> None:
+    """The second kernel: a thread for each element of the result weighs the parts and adds them; with `threads`, a
+    block of so many for each head."""
     s[fused.SHARE].compute_inline()
     final = s[reader_of(s, fused.WHOLE).name]
-    nest.bind_loop(final, nest.fuse_all(final, nest.spatial_loops(final)), target)
+    loops = nest.spatial_loops(final)
+    if threads is None:
+        nest.bind_loop(final, nest.fuse_all(final, loops), target)
+    else:
+        *around, query, element = (loops[at] for at in positions(final.block, fused.WHOLE))
+        final.reorder(*around, query, element)
+        final.bind(nest.fuse_all(final, around), "blockIdx.x")
+        several, row, column = final.split(nest.fuse_all(final, [query, element]), factors=[None, *threads])
+        nest.arrange(final, {row: "threadIdx.y", column: "threadIdx.x", several: "unroll"})
     place = final.loops[-1]
     for name in (fused.WHOLE, fused.WHOLE_TOTAL, fused.PEAK):
         nest.attach(s[name], final, place, "local", exact=False)

@@ -1,6 +1,7 @@
 """Attention of few queries (decoding): keys and values are read once, in the widest loads, and stay in registers.
 
     for each batch, head and part of the keys                        a block of `rows` × size / lanes threads
+      queries, and keys and values that are in no cache yet          turned, in shared memory, where they are not given
       for each key of a row of threads                               several vectors of each thread on their way
         products with its elements of the queries, in registers      -> a sum of each thread, in shared memory
       a thread for each key: the score, and the steps on it
@@ -25,7 +26,7 @@ from weft.expr.nodes import Var
 from weft.ops import attention_fused as fused
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, facts_of, names_of
+from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu import attention as general
@@ -37,10 +38,10 @@ KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32), "loads": (4, 8, 16)}
 
 
 class Problem:
-    """The sizes of an attention of few queries, bytes of an element, and the machine."""
+    """The sizes of an attention of few queries, bytes of an element, and the machine; rows that a block makes."""
 
-    def __init__(self, sizes: fused.Sizes, item: int, machine: ThreadFacts) -> None:
-        self.sizes, self.item, self.machine = sizes, item, machine
+    def __init__(self, sizes: fused.Sizes, item: int, machine: ThreadFacts, fresh: int = 0) -> None:
+        self.sizes, self.item, self.machine, self.fresh = sizes, item, machine, fresh
         self.lanes = machine.vector_bytes // item
         self.across = sizes.size // self.lanes
 
@@ -71,7 +72,17 @@ class Problem:
     def shared(self, c: Columns) -> Any:
         """Bytes of a block: sums of the threads of a key, scores and powers, sums of the rows of threads."""
         sums = np.maximum(self._chunk(c) * (self.across + 1), c["rows"] * self.sizes.size)  # one after the other
-        return 4 * self.sizes.queries * (sums + 2 * c["part"])
+        parts = ceildiv(self.sizes.keys, c["part"])
+        handed = np.where(self.is_together(parts), parts * (self.sizes.size + 2), 0)
+        return 4 * (self.sizes.queries * (sums + 2 * c["part"] + handed) + self.fresh * self.sizes.size)
+
+    def is_together(self, parts: Any) -> Any:
+        """Whether parts of a head run together, as a cluster that adds them up: each has a multiprocessor."""
+        return np.isin(parts, model.CLUSTERS) & self.is_one_wave(parts) & self.machine.has_warpgroups
+
+    def is_one_wave(self, parts: Any) -> Any:
+        """Whether each part of each head has a multiprocessor for itself."""
+        return self.sizes.batch * self.sizes.heads * parts <= self.machine.multiprocessors
 
     def _chunk(self, c: Columns) -> Any:
         """Keys whose scores are added up at a time: one of each thread."""
@@ -104,9 +115,9 @@ class Problem:
         return model.seconds(cycles + ends, machine)
 
 
-def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts) -> tuple[int, int, int, int] | None:
+def proposal(sizes: fused.Sizes, item: int, machine: ThreadFacts, fresh: int = 0) -> tuple[int, int, int, int] | None:
     """The padded sizes and keys of a part of the least estimate; None where nothing fits."""
-    problem = Problem(sizes, item, machine)
+    problem = Problem(sizes, item, machine, fresh)
     if not problem.fits:
         return None
     whole = 1 << max(sizes.keys - 1, 1).bit_length()
@@ -133,13 +144,28 @@ def attention_proposer(target: Target) -> Callable[[Sequence[int], str], Sequenc
     return propose
 
 
+def joined(target: Target) -> Callable[[Sequence[int], str], bool]:
+    """What `join_heads` asks: where all blocks run at once, launches and loads one after another are what it takes."""
+    machine = nest.threads_of(target)
+
+    def joins(given: Sequence[int], dtype: str) -> bool:
+        sizes, item = fused.Sizes(*given), dtype_named(dtype).bytes
+        found = proposal(sizes, item, machine, sizes.queries + 2) if sizes.queries <= model.FEW_QUERIES else None
+        if found is None or found != proposal(sizes, item, machine):
+            return False
+        return bool(Problem(sizes, item, machine).is_one_wave(found[1] // found[3]))
+
+    return joins
+
+
 def match(unit: Unit) -> Sketch | None:
     """The sketch of an attention of few queries, by the stage of its scores; None for any other program."""
     found, s = general.problem_of(unit), unit.schedule
     if found is None or found[0].queries > model.FEW_QUERIES or not {fused.KEYS, fused.VALUES} <= set(names_of(s)):
         return None
     sizes, parts = found
-    loads = facts_of(block_named(s, fused.KEYS)).loads
+    is_fresh = fused.FRESH in names_of(s)
+    loads = facts_of(block_named(s, fused.PAST_KEYS if is_fresh else fused.KEYS)).loads
     steps = _Steps(unit, sizes, min(load.buffer.dtype.bytes for load in loads if load.buffer.dtype.is_float), parts)
     part = np.asarray(sizes.keys // parts)
     if not steps.problem.fits:
@@ -156,7 +182,8 @@ class _Steps:
 
     def __init__(self, unit: Unit, sizes: fused.Sizes, item: int, parts: int) -> None:
         self.s, self.target, self.parts = unit.schedule, unit.target, parts
-        self.problem = Problem(sizes, item, nest.threads_of(unit.target))
+        rows = [axis for name in names_of(self.s) if name == fused.FRESH for axis in self.s[name].block.axes]
+        self.problem = Problem(sizes, item, nest.threads_of(unit.target), extent(rows[2]) if rows else 0)
 
     def apply(self, point: Point) -> None:
         """All the steps."""
@@ -168,7 +195,8 @@ class _Steps:
         products = self.in_parts(fused.SCORES, [self.across, self.lanes])
         tops = {name: self.in_parts(name, [self.across]) for name in (fused.TOTAL, fused.TOP)}
         if self.parts > 1:
-            general.add_up(s, self.target)
+            together = bool(self.problem.is_together(self.parts))
+            general.add_up(s, self.target, (self.rows, self.across) if together else None)
             self.final, order = s[fused.PART], list(range(5))
         else:
             s[fused.WHOLE].compute_inline()
@@ -176,6 +204,8 @@ class _Steps:
             final = general.reader_of(s, fused.MIXED)
             self.final, order = s[final.name], general.positions(final)
         block = self.blocks(order)
+        if self.parts > 1 and together:
+            self.final.annotate("together", self.parts, block)
         self.at_each(fused.MIXED, self.final, self.spread(self.final))
         for name in (sums, fused.TOTAL, tops[fused.TOTAL], fused.GROWN, fused.TOP, tops[fused.TOP], fused.MASKED):
             nest.attach(s[name], self.final, block, "shared", exact=False)
@@ -188,6 +218,20 @@ class _Steps:
         self.multiply(s[products])
         for name in (fused.TOTAL, fused.TOP):
             self.reduce_row(s[name], s[tops[name]])
+        if fused.FRESH in names_of(s):
+            self.turn(s[fused.FRESH], block)
+
+    def turn(self, fresh: Stage, block: Var) -> None:
+        """Rows that are in no cache yet, in shared memory; caches and what turns the rows are inputs of the model or
+        constants: they are there before the kernel that makes the rows has ended."""
+        nest.attach(fresh, self.final, block, "shared", exact=False)
+        vector = nest.fetch_together(fresh, nest.free_loops(fresh)[-2:], self.rows, self.across, 1)
+        names = [loop.name for loop in fresh.loops]
+        thread = fresh.loops[names.index(vector.name) - 1]
+        for name in (fused.COSINE, fused.SINE, fused.OWN, fused.PARTNER):
+            nest.attach(self.s[name], fresh, thread, "local", exact=False)
+            nest.mark(self.s[name], nest.unrolled(*nest.long_loops(self.s[name])))
+        self.final.annotate("loaded_early", [fused.PAST_KEYS, fused.PAST_VALUES, fused.COSINE, fused.SINE], block)
 
     def in_parts(self, name: str, factors: Sequence[int], axis: int = -1) -> str:
         """A reduction of which each of some threads (the first factor) makes a part; gives the stage of the parts."""
@@ -212,7 +256,12 @@ class _Steps:
         Unless all are `together`, there is a loop around over as many elements as there are threads (`chunk`).
         """
         *_, row, element = nest.free_loops(stage)
-        self.chunk, thread_row, column = stage.split(element, factors=[None, self.rows, self.across])
+        factors = [None, self.rows, self.across]
+        if together and nest.extent_of(stage, element) < self.rows * self.across:  # several rows at a time
+            self.chunk, thread_row, column = stage.split(stage.fuse(row, element), factors=factors)
+            nest.arrange(stage, {thread_row: "threadIdx.y", column: "threadIdx.x", self.chunk: "unroll"})
+            return self.chunk
+        self.chunk, thread_row, column = stage.split(element, factors=factors)
         threads = {thread_row: "threadIdx.y", column: "threadIdx.x", row: "unroll"}
         nest.arrange(stage, {**threads, self.chunk: "unroll"} if together else {self.chunk: "", **threads})
         return self.chunk if together else row
@@ -248,9 +297,11 @@ class _Steps:
         self.load(s[fused.VALUES], made, outer)
 
     def load(self, stage: Stage, reader: Stage, place: Var) -> None:
-        """What a thread needs of an operand, in registers, by vectors."""
-        nest.attach(stage, reader, place, "local", exact=False)
-        nest.load_tile(stage)
+        """What a thread needs of an operand, in registers, by vectors; what is in a cache by itself."""
+        past = {fused.KEYS: fused.PAST_KEYS, fused.VALUES: fused.PAST_VALUES}.get(stage.name)
+        for one in [stage, *([self.s[past]] if past in names_of(self.s) else [])]:
+            nest.attach(one, reader, place, "local", exact=False)
+            nest.load_tile(one)
 
     def reduce_row(self, whole: Stage, parts: Stage) -> None:
         """The top or the sum of each row: a row of threads has parts, and one thread puts these together."""

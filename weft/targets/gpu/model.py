@@ -206,6 +206,8 @@ FEW_QUERIES = 8
 STREAM_PARTS, STREAM_THREADS, STREAM_REGISTERS = (128, 256, 512, 1024), 256, 40
 """Attention of few queries: keys of a part; threads of a block, at most, and more than half of them (of twice and of
 half as many, on an H200, no point was the best by more than 2 %); registers of a thread beside vectors and sums."""
+CLUSTERS = (2, 4, 8)
+"""Blocks that may run together, and reach into one another's shared memory, where there are warp groups."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
 """Attention: queries of a thread at most; keys of a part for each element of a value, at least, so that parts hand on
 about half the scores at most; fewer queries or keys are a matter of streaming, which vector products do; steps of a
