@@ -182,11 +182,10 @@ class _Shift(Mutator):
 
     def sizes(self) -> list[int]:
         """The lengths of the tiles that there are."""
-        loops = {s.var: s for s in walk_stmts(self.loop.body) if isinstance(s, For)}
-        one = all(terms == {v: 1} and self.inner[v] == self.tile for v, terms in self.elements.items())
-        if one and int_value(self.end) is None and not any(loops[v].kind == "vectorized" for v in self.elements):
-            return tile_sizes(self.tile)
-        return [self.tile]
+        loops = [s for s in walk_stmts(self.loop.body) if isinstance(s, For) and s.var in self.elements]
+        whole = all(int_value(s.extent) == self.tile and s.kind != "vectorized" for s in loops)
+        is_open = self.end is not None and int_value(self.end) is None
+        return tile_sizes(self.tile) if whole and is_open else [self.tile]
 
     def is_of_elements(self, s: Stmt) -> bool:
         """Whether what a statement says itself follows from elements of the tile, not from which tile it is."""
@@ -249,16 +248,11 @@ class _Shorter(Mutator):
     """A tile with so many elements."""
 
     def __init__(self, shift: _Shift, size: int) -> None:
-        self.shift, self.size = shift, size
-
-    def stmt(self, s: Stmt) -> Stmt:
-        return s if self.size == self.shift.tile else super().stmt(s)
+        self.elements, self.size = shift.elements if size < shift.tile else {}, index_expr(size)
 
     def visit_For(self, s: For) -> Stmt:
         """A loop over elements."""
-        return s.replace(
-            body=self.stmt(s.body), extent=index_expr(self.size) if s.var in self.shift.elements else s.extent
-        )
+        return s.replace(body=self.stmt(s.body), extent=self.size if s.var in self.elements else s.extent)
 
 
 def _may_repeat(body: Stmt) -> bool:

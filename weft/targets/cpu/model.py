@@ -131,10 +131,11 @@ OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,
 each as often as the others, and how many of them are looked at. A judgement."""
 
-WINOGRAD_GROUPS, WEIGHT_CYCLES = (1, 2, 3, 4, 6, 8, 12, 16), 4.0
+WINOGRAD_GROUPS, WEIGHT_CYCLES = (1, 2, 3, 4, 6, 8, 12, 16), 3.0
 """How many blocks of an image of open size may share a pass over the weights; and what a step of their products takes
-for a vector of weights from the second-level cache: in a detector on a Cascade Lake, products of 6 rows took 1.1 to
-1.15 times as long as those of 8 and of 12."""
+for a vector of weights from the second-level cache: products of 6 rows by 4 vectors took 1.1 to 1.15 times as long as
+those of 8 and of 12 by 2 in a detector on a Cascade Lake, 0.7 to 1.03 on an Emerald Rapids, 0.66 to 1.03 on a Neoverse
+N1 (text recognisers and detectors, nine sizes each; less of the last block is in vain)."""
 
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.93, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
