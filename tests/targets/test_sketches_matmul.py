@@ -25,7 +25,7 @@ from weft.targets.base import Target
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.families import default_schedule
 from weft.targets.cpu.machine import Core
-from weft.targets.cpu.model import LEAST_PACKED_ROWS, Tiles
+from weft.targets.cpu.model import LEAST_PACKED_ROWS, Tiles, open_tiles
 from weft.targets.cpu.sketches import matmul
 from weft.targets.registry import find_target
 
@@ -267,6 +267,16 @@ def test_the_best_tile_is_one_of_the_legal_ones_and_costs_least() -> None:
     fitting = [(r, v) for r in range(1, 15) for v in range(1, 9) if tiles.fits(r, v)]
     assert min(tiles.cycles(r, v) for r, v in fitting) == least
     assert not tiles.fits(8, 4) and tiles.cycles(1, 1) > 2 * least
+
+
+def test_tiles_of_open_rows_are_chosen_for_those_around_the_typical_number() -> None:
+    """76 rows are best cut by 11, what may be 19 to 114 is not; panels are as wide, so that both forms share them."""
+    known = Tiles(Core(), 76, 16, 256, 32)
+    open_rows = replace(known, is_open=True)
+    assert known.best[0] == {"rows": 11, "vectors": 2} and open_rows.best[0] == {"rows": 12, "vectors": 2}
+    assert not open_rows.fits(8, 3) and known.fits(8, 3)
+    counts = dict(open_tiles(76, 12))
+    assert list(counts) == [12, 6, 3] and 76 <= sum(size * count for size, count in counts.items()) < 80
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,10 @@ longer trace those of its last steps, which are the innermost loops."""
 LEAST_TYPICAL = 16
 """A size that was small once may be larger: loops over it are cut as if there were so many."""
 
+LEAST_HALVED = 4
+"""What tiles of so many elements, or more, leave over of an open size is computed in tiles of half the length. A
+judgement."""
+
 FORM_AFTER = 3
 """A set of shapes that comes so often gets a form of its own, made in the background."""
 

@@ -10,7 +10,7 @@ from weft import te
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For
 from weft.loop.parser import parse_func
-from weft.loop.passes.shift_tiles import NOTE, shift_tiles
+from weft.loop.passes.shift_tiles import NOTE, shift_tiles, tile_counts, tile_sizes
 from weft.loop.visit import walk_stmts
 from weft.plan.typical import plan_typical
 from weft.targets.cpu import pipeline
@@ -49,8 +49,8 @@ def test_whole_tiles_have_no_tests():
     func, _, name = tiled()
     made = lowered(func, shift_tiles)
     text = repr(made)
-    assert "if 4 <= n:" in text and f"let {name}_start = min({name}*4, n - 4)" in text
-    whole = text[text.index("if 4 <= n:") : text.index("else:")]
+    assert "if 2 <= n:" in text and f"let {name}_start = min({name}*4, n - 4)" in text
+    whole = text[text.index("if 2 <= n:") : text.index("else:")]
     assert "< n" not in whole and f"min({name}*4 +" not in whole
 
 
@@ -62,6 +62,29 @@ def test_every_size_is_right(n):
     for last in (shift_tiles, pipeline.PASSES[-1]):
         made = np.full((n, 8), np.nan, "f4")
         interpret(lowered(func, last), a, b, made, check=False)
+        np.testing.assert_allclose(made, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_left_over_is_computed_in_smaller_tiles():
+    """Of 26 rows 12 and 12 and 3, of 10 (fewer than a tile) 6 and 6; with tests only where there are fewer than 3."""
+    func, _, name = tiled(12)
+    made = lowered(func, shift_tiles)
+    assert tile_sizes(12) == [12, 6, 3] and "if 3 <= n:" in repr(made) and f"{name}_done" in repr(made)
+    tiles = [x for x in walk_stmts(made.body) if isinstance(x, For) and x.kind == "unrolled"]
+    assert {str(x.extent) for x in tiles} == {"12", "6", "3"}
+    counts = {26: [2, 0, 1], 24: [2, 0, 0], 22: [2, 0, 0], 20: [1, 1, 1], 10: [0, 2, 0], 5: [0, 0, 2], 2: [0, 0, 1]}
+    assert all(tile_counts(12, n) == wanted for n, wanted in counts.items())
+
+
+@pytest.mark.parametrize("tile", [5, 8, 11, 12])
+def test_smaller_tiles_are_right(tile):
+    func, _, _ = tiled(tile)
+    func = lowered(func, pipeline.PASSES[-1])
+    for n in range(1, 2 * tile + 3):
+        random = np.random.default_rng(n)
+        a, b = random.standard_normal((n, 6)).astype("f4"), random.standard_normal((6, 8)).astype("f4")
+        made = np.full((n, 8), np.nan, "f4")
+        interpret(func, a, b, made, check=False)
         np.testing.assert_allclose(made, np.maximum(a @ b, 0), rtol=1e-4, atol=1e-5)
 
 

@@ -1,22 +1,25 @@
 """The last of several tiles starts so early that it is whole: what it shares with the one before is computed again.
 
-    for xo in range(ceil(n / 8)):                          if 8 <= n:
-        for xi in range(8):                        ->          for xo in range(ceil(n / 8)):
-            C[xi] = f(A[min(xo*8 + xi, n - 1)])                    let x = min(xo*8, n - 8)
-        for xi in range(8):                                        for xi in range(8): C[xi] = f(A[x + xi])
-            if xo*8 + xi < n: B[xo*8 + xi] = C[xi]                 for xi in range(8): B[x + xi] = C[xi]
-                                                           else: the loop as it was
+    for xo in range(ceil(n / 6)):                          if 3 <= n:
+        for xi in range(6):                        ->          for xo in range(n < 6 ? 0 : (n + 2) // 6):
+            C[xi] = f(A[min(xo*6 + xi, n - 1)])                    let x = min(xo*6, n - 6)
+        for xi in range(6):                                        for xi in range(6): C[xi] = f(A[x + xi])
+            if xo*6 + xi < n: B[xo*6 + xi] = C[xi]                 for xi in range(6): B[x + xi] = C[xi]
+                                                               for xo in range(ceil(rest / 3)): the same with tiles of 3
+                                                           else: the loop as it was, with a tile of 3
 
 In: loops annotated with the length of their tiles, their bounds checked. Out: no tests and no places of their own for
-the elements of a tile, but in images that are smaller than one. Tiles that read what they write, or do something that
-follows from their number or from the place of an element in its tile, stay as they are; of memory that a tile has for
-itself, each element has its place.
+the elements of a tile, but in images that are smaller than the smallest. What is left over of an open size by tiles
+whose elements are one loop, not of lanes, is computed by tiles of half the length, a quarter, …. Tiles that read
+what they write, or do something that follows from their number or from the place of an element in its tile, stay as
+they are; of memory that a tile has for itself, each element has its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from weft.core import model
 from weft.core.dtypes import INDEX
 from weft.expr.nodes import (
     LT,
@@ -29,6 +32,7 @@ from weft.expr.nodes import (
     Mul,
     Select,
     Var,
+    add,
     ceildiv,
     index_expr,
     int_value,
@@ -41,7 +45,7 @@ from weft.expr.nodes import minimum as least
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import children, uses_any
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store, seq
 from weft.loop.passes.support import Names, linear, make_if
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
@@ -52,6 +56,26 @@ NOTE = "whole_tiles"
 def shift_tiles(func: Func) -> Func:
     """The program with the last of its tiles whole."""
     return _Loops(func).func(func) if any(map(_tile_of, walk_stmts(func.body))) else func
+
+
+def tile_sizes(tile: int) -> list[int]:
+    """The lengths of tiles along an open size: one, halved as long as that is worth a loop of its own."""
+    return [tile, *(tile_sizes(-(-tile // 2)) if tile >= model.LEAST_HALVED else ())]
+
+
+def tile_counts(tile: int, end: int) -> list[int]:
+    """How many tiles of each size there are of so many elements."""
+    sizes, left, counts = tile_sizes(tile), end, []
+    for at, size in enumerate(sizes):
+        rounds = -(-(left - left_to_smaller(sizes[at:])) // size)
+        counts.append(max(rounds, 0) if size <= end or size == sizes[-1] else 0)
+        left -= counts[-1] * size
+    return counts
+
+
+def left_to_smaller(sizes: Sequence[int]) -> int:
+    """How many elements tiles of the first of some sizes leave to the others, at most."""
+    return min(sum(sizes[1:]), sizes[0] - 1)
 
 
 def _tile_of(stmt: Stmt) -> int:
@@ -71,16 +95,34 @@ class _Loops(Mutator):
         s = s.replace(body=self.stmt(s.body), annotations=notes)
         if not tile or not _may_repeat(s.body):
             return s
-        start = Var(self.names.fresh(f"{s.var.name}_start"))
-        shift = _Shift(s, tile, start)
-        end, length = shift.end, index_expr(tile)
+        shift = _Shift(s, tile, Var(self.names.fresh(f"{s.var.name}_start")))
+        end = shift.end
         if end is None:
             return s
         made = shift.stmt(s.body)
         if not shift.find_places(made) or not all(map(shift.is_of_elements, walk_stmts(made))):
             return s
-        whole = Let(start, least(mul(s.var, length), sub(end, length)), made)
-        return If(less_equal(length, end), s.replace(body=whole), s.replace(annotations={**notes, "partition": False}))
+        sizes = shift.sizes()
+        whole = self.in_tiles(s.replace(body=made), shift, sizes, index_expr(0))
+        few = s.replace(body=_Shorter(shift, sizes[-1]).stmt(s.body), annotations={**notes, "partition": False})
+        return If(less_equal(index_expr(sizes[-1]), end), whole, few)
+
+    def in_tiles(self, s: For, shift: _Shift, sizes: Sequence[int], done: Expr) -> Stmt:
+        """What is not done yet, in tiles of the first size, and what those leave over in the others, one of each."""
+        end, size, below = shift.end, index_expr(sizes[0]), left_to_smaller(sizes)
+        assert end is not None
+        rounds = ceildiv(sub(sub(end, done), index_expr(below)), sizes[0])
+        body = Let(
+            shift.start, least(add(done, mul(s.var, size)), sub(end, size)), _Shorter(shift, sizes[0]).stmt(s.body)
+        )
+        if not below:
+            return s.replace(extent=rounds, body=body)
+        count, after = (Var(self.names.fresh(f"{s.var.name}_{name}")) for name in ("count", "done"))
+        rest = self.in_tiles(s, shift, sizes[1:], after)
+        rest = Let(after, least(add(done, mul(count, size)), end), rest)
+        return Let(
+            count, select(less_equal(size, end), rounds, index_expr(0)), seq(s.replace(extent=count, body=body), rest)
+        )
 
 
 class _Shift(Mutator):
@@ -138,6 +180,13 @@ class _Shift(Mutator):
             if len(self.elements) == known:
                 return True
 
+    def sizes(self) -> list[int]:
+        """The lengths of the tiles that there are."""
+        loops = [s for s in walk_stmts(self.loop.body) if isinstance(s, For) and s.var in self.elements]
+        whole = all(int_value(s.extent) == self.tile and s.kind != "vectorized" for s in loops)
+        is_open = self.end is not None and int_value(self.end) is None
+        return tile_sizes(self.tile) if whole and is_open else [self.tile]
+
     def is_of_elements(self, s: Stmt) -> bool:
         """Whether what a statement says itself follows from elements of the tile, not from which tile it is."""
         if not isinstance(s, Store):
@@ -193,6 +242,17 @@ class _Shift(Mutator):
         """A test that always holds is none."""
         otherwise = None if s.otherwise is None else self.stmt(s.otherwise)
         return make_if(self.expr(s.condition), self.stmt(s.then), otherwise)
+
+
+class _Shorter(Mutator):
+    """A tile with so many elements."""
+
+    def __init__(self, shift: _Shift, size: int) -> None:
+        self.elements, self.size = shift.elements if size < shift.tile else {}, index_expr(size)
+
+    def visit_For(self, s: For) -> Stmt:
+        """A loop over elements."""
+        return s.replace(body=self.stmt(s.body), extent=self.size if s.var in self.elements else s.extent)
 
 
 def _may_repeat(body: Stmt) -> bool:

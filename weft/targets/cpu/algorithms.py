@@ -34,6 +34,7 @@ from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weig
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx, model
+from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import dots
 from weft.targets.cpu.sketches.attention import factors, padded
 from weft.targets.cpu.sketches.few_bits import panel
@@ -186,12 +187,13 @@ def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target)
     together = min(max(cache // (4 * vectors * facts.outputs), 1), whole)
 
     across = facts.outputs * 4 // max(target.vector_bytes, 4)
+    wait = model.WEIGHT_WAIT * target.vector_bytes / core_of(target).second_level
 
     def cycles(block: tuple[int, int]) -> float:
         count = block[0] * block[1]
         rows, columns = register_tile(count, across, target.vector_registers)
         share = register_share(count, across, target.vector_registers)
-        share *= min(1.0, rows * columns / 2 / (model.WEIGHT_CYCLES * columns))
+        share *= min(1.0, rows / 2 / wait)
         weights = vectors * pair * min(count / together, 1.0)
         products, transforms = vectors * count * pair, count * facts.transforms(tile)
         one = _cycles(products, model.PRODUCT_SHARE * share, transforms, weights, facts.model_bytes, target)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from weft.loop.passes.shift_tiles import tile_counts, tile_sizes
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule, cheapest
@@ -139,10 +140,11 @@ OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,
 each as often as the others, and how many of them are looked at. A judgement."""
 
-WINOGRAD_GROUPS, WEIGHT_CYCLES = (1, 2, 3, 4, 6, 8, 12, 16), 4.0
-"""How many blocks of an image of open size may share a pass over the weights; and what a step of their products takes
-for a vector of weights from the second-level cache: in a detector on a Cascade Lake, products of 6 rows took 1.1 to
-1.15 times as long as those of 8 and of 12."""
+WINOGRAD_GROUPS, WEIGHT_WAIT = (1, 2, 3, 4, 6, 8, 12, 16), 2.6
+"""How many blocks of an image of open size may share a pass over the weights; and how many times as long as the
+bandwidth of the second-level cache says a step of their products waits for a vector of weights. Products of 6 rows took
+1.1 to 1.15 times as long for a tile as those of 8 and of 12 in a detector on a Cascade Lake, 1.1 to 1.3 on an Emerald
+Rapids (busy), where a vector is 64 bytes; on a Neoverse N1, where it is 16, 0.86 to 1.0."""
 
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.8, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
@@ -293,19 +295,29 @@ class Tiles:
     registers: int
     clash: bool = False
     """Whether the rows' numbers are loaded one after the other."""
+    is_open: bool = False
+    """Whether there may be more or fewer rows: as many tiles as there are on average."""
 
     def fits(self, rows: Any, vectors: Any) -> Any:
         """Whether accumulators, a step's vectors and a broadcast have registers of their own, with some left."""
-        return (rows * vectors + vectors + 1 <= self.registers) & (rows * vectors <= self.registers * 3 // 4)
+        held = (rows * vectors + vectors + 1 <= self.registers) & (rows * vectors <= self.registers * 3 // 4)
+        return held & (vectors == self.width) if self.is_open else held
+
+    @functools.cached_property
+    def width(self) -> int:
+        """Vectors of the tile for just `m` rows: a form for all sizes packs weights as one for these does."""
+        return replace(self, is_open=False).best[0]["vectors"]
 
     def cycles(self, rows: Any, vectors: Any) -> Any:
         """Cycles of all tiles; those at the ends are as large as what is left, and are more code."""
         total: Any = 0.0
-        for r, down in ((rows, self.m // rows), (self.m % rows, self.m % rows > 0)):
+        known: Any = ((rows, self.m // rows), (self.m % rows, self.m % rows > 0))
+        for r, down in open_tiles(self.m, rows) if self.is_open else known:
             for v, along in ((vectors, self.across // vectors), (self.across % vectors, self.across % vectors > 0)):
                 step = step_cycles(self.core, r, v, self.clash)
                 total = total + down * along * (self.k * step + TILE_CYCLES + 2 * r * v)
-        return total * (1 + UNEVEN * ((self.m % rows > 0) * 1.0 + (self.across % vectors > 0)))
+        ends = (self.m % rows > 0) & (not self.is_open)
+        return total * (1 + UNEVEN * (ends * 1.0 + (self.across % vectors > 0)))
 
     @functools.cached_property
     def best(self) -> tuple[dict[str, int], float]:
@@ -360,6 +372,25 @@ def open_sizes(typical: int) -> tuple[int, ...]:
     first, last = (max(1, typical * n // 4) for n in OPEN_QUARTERS)
     count = min(last - first, OPEN_SAMPLES - 1)
     return tuple(first + (last - first) * at // max(count, 1) for at in range(count + 1))
+
+
+def open_tiles(typical: int, tile: Any) -> list[tuple[Any, Any]]:
+    """The sizes that `shift_tiles` gives tiles of an open size, and how many of each its typical number makes, on
+    average of those around it."""
+    sizes, counts = _open_tiles(typical, int(np.max(tile)) + 1)
+    return [(sizes[tile, at], counts[tile, at]) for at in range(sizes.shape[1])]
+
+
+@functools.lru_cache(maxsize=64)
+def _open_tiles(typical: int, end: int) -> tuple[Any, Any]:
+    """The same for tiles of 0, 1, 2, … elements."""
+    found, several = [tile_sizes(max(tile, 1)) for tile in range(end)], open_sizes(typical)
+    sizes, counts = np.ones((end, len(found[-1]))), np.zeros((end, len(found[-1])))
+    for tile, of_tile in enumerate(found):
+        sizes[tile, : len(of_tile)] = of_tile
+        total = np.sum([tile_counts(of_tile[0], n) for n in several], axis=0)
+        counts[tile, : len(of_tile)] = total * typical / sum(several)
+    return sizes, counts
 
 
 def even_share(parts: int, cores: int) -> float:

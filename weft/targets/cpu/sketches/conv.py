@@ -176,7 +176,7 @@ class Size:
     pixels: int
     registers: int
     around: tuple[int, ...] = ()
-    """How many pixels a row may have where that is open: its last tile is computed as a whole."""
+    """How many pixels a row may have where that is open: its last tiles are smaller."""
     below: tuple[int, ...] = ()
     """How many rows there may be where that is open: the last tiles are computed as a whole, too."""
     phases: int = 1
@@ -210,7 +210,7 @@ class Size:
     def across(self, wide: Any) -> list[tuple[Any, Any]]:
         """Widths of tiles, and how many of each a row has."""
         if self.around:
-            return [(wide, sum(-(-n // wide) for n in self.around) * self.pixels / sum(self.around))]
+            return model.open_tiles(self.pixels, wide)
         return [(wide, self.pixels // wide), (self.pixels % wide, self.pixels % wide > 0)]
 
     def least(self, walk: Walk) -> float:

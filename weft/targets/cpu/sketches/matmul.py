@@ -346,7 +346,7 @@ def tiles_of(product: Product, target: Target, across: int) -> model.Tiles:
     """What register tiles of so many vectors in a row cost."""
     core, apart = core_of(target), 0 if product.row is None else product.facts.step(product.left, product.row.var)
     clash = core.clashes((apart or 0) * int(product.left.buffer.dtype.bytes))
-    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash)
+    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash, product.is_open)
 
 
 def _block(extent: int, limit: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.simplify import simplify
@@ -36,6 +36,8 @@ class Product:
     facts: Facts
     low: Load | None = None
     """Where `right` holds the upper part of whole numbers: the lower part, at the same place."""
+    is_open: bool = False
+    """Whether there may be more or fewer rows than `m`."""
 
     @property
     def m(self) -> int:
@@ -127,7 +129,10 @@ def dimension(load: Load, variable: Var) -> int | None:
 def product_of(unit: Unit) -> Product | None:
     """The parts that the axes of a product play."""
     lane, found = _lane_axis(unit), unit.contraction
-    return None if lane is None or found is None or not found.is_plain else _product(found, lane)
+    product = None if lane is None or found is None or not found.is_plain else _product(found, lane)
+    if product is None or product.row is None or not unit.is_open(product.row):
+        return product
+    return replace(product, is_open=True)
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
