@@ -43,7 +43,8 @@ STRAIGHT_PRODUCTS = 100
 many as most have under way (`Core.in_flight` in targets/cpu/machine.py)."""
 
 FEW_CALLS = 3
-"""Calls of an elementary function that are written out in the program, with its definition. A judgement."""
+"""Calls of an elementary function, with its definition, up to which they are written out. Of three models that have
+more LLVM takes 0.74 to 0.90 of its time; on an Emerald Rapids (busy) they and nine others run as before, within 3 %."""
 
 WALKING_POINTERS = 6
 """Pointers that go along with a loop: what is left of the 15 registers of x86 beside bases, counters and limits."""
