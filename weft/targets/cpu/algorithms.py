@@ -234,8 +234,7 @@ def convolution_of(
 
 def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
     """The tiles that are considered for a window: none where its sides are not of one tap or a few, it moves by more
-    than two, or an image is a volume. A larger tile's sums are less exact by the inputs of a phase, whatever the
-    window."""
+    than 2, or an image is a volume. A larger tile is less exact by the inputs of a phase, whatever the window."""
     known = all(n % 2 and s in ((1, 2) if n > 1 else (1,)) for n, s in zip(taps, strides))
     if len(taps) not in (1, 2) or max(taps) == 1 or not known:
         return ()
@@ -272,19 +271,17 @@ def _takes_tiles(facts: Convolution, target: Target) -> bool:
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
     weights = math.prod(facts.taps) * facts.inputs * facts.outputs
-    products = weights * facts.elements
-    return _cycles(products, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, facts.passed())
+    return _cycles(weights * facts.elements, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, facts.passed())
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     """Winograd's, by tiles of tile × tile."""
     tiles, vectors = facts.tiles(tile)
     products = vectors * tiles * facts.inputs * facts.outputs
-    transforms = tiles * facts.transforms(tile)
     filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
     weights = vectors * facts.inputs * facts.outputs
     share, passed = model.PRODUCT_SHARE * filled, facts.passed(2)
-    return _cycles(products, share, transforms, weights, facts.model_bytes, target, passed)
+    return _cycles(products, share, tiles * facts.transforms(tile), weights, facts.model_bytes, target, passed)
 
 
 def _cycles(

@@ -95,8 +95,8 @@ class _Priced:
             ways.append(self.in_rows(sizes))
         facts = sizes.window
         if facts is not None and knobs.winograd:
-            moved = math.prod(facts.strides) * sizes.inputs
-            plain = (0 if inner_input else moved) + (0 if inner_output else sizes.outputs)
+            moved = 0 if inner_input else math.prod(facts.strides) * sizes.inputs
+            plain = moved + (0 if inner_output else sizes.outputs)
             turned = model.TURNED_CYCLES * plain * facts.elements
             for tile in ranked_tiles(facts, self.target)[:1]:
                 ways.append(float(seconds(winograd_cycles(facts, tile, self.target) + turned, self.target)))

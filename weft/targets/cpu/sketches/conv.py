@@ -91,10 +91,8 @@ def match(unit: Unit) -> Sketch | None:
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
     }
-    # Parts of the image stay in a cache while the weights pass by, or the other way round; where an image is read once,
-    # none of it has to stay. Weights pass in the order in which they lie, which a processor fetches ahead; rows of an
-    # image's channels do not. What passes by is not fetched ahead.
-    by_rows = shape.together > 1 and 2 * image >= weight and (image >= weight or 2 * image > unit.target.cache_bytes[1])
+    # Where an image is read once, none of it has to stay; what passes by is not fetched ahead.
+    by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
     fetch = not by_rows and weight > unit.target.cache_bytes[0]
     # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
     taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
@@ -138,6 +136,12 @@ def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int) ->
 def _divisors(count: int) -> tuple[int, ...]:
     """The numbers up to 6 that divide another."""
     return tuple(n for n in range(1, 7) if count % n == 0)
+
+
+def _by_rows(image: int, weight: int, cache: int) -> bool:
+    """Whether parts of the image stay in a cache, of these bytes, while the weights pass by; or the other way round.
+    Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not."""
+    return image >= weight or (2 * image >= weight and 2 * image > cache)
 
 
 @dataclass(frozen=True)

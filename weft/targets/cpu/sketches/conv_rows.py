@@ -161,7 +161,7 @@ class Size:
     early: bool = False
     """Whether the last tile of a row starts so early that it is whole."""
     masks: bool = True
-    """Whether lanes can be off."""
+    """Whether lanes can be off; else a last tile that lacks rows has tests."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows where they share what they read, or are whole."""
@@ -183,7 +183,6 @@ class Size:
         whole, rest = (self._tile(sums, rows, v, down) for v in (vectors, self.wide % vectors))
         cut = (self.wide % vectors > 0) & (not self.early)
         each = np.where(cut, whole + (rest - whole) / tiles, whole)
-        # Rows that a last tile lacks are lanes that are off, or tests in it.
         more = model.UNEVEN * self.high / rows if self.masks else model.CUT_TILE
         return self.group // channels * (self.high / rows + more * (self.high % rows != 0)) * tiles * each
 
