@@ -64,4 +64,4 @@ def test_the_floor_is_read_in_turns_among_the_tokens(monkeypatch):
         {"weft": step("weft"), "ort": step("ort")}, read, np.zeros((1, count), np.int64), 4
     )
     assert floor == [1.0] * count and error == 0 and [len(taken) for taken in times.values()] == [count] * 2
-    assert said == [name for turn in (decoding.TURN, 3) for name in ("floor", "weft", "ort") for _ in range(turn)]
+    assert said == [name for turn in (decoding.TURN, 3) for name in ("floor", "weft", "ort") for _ in range(2 * turn)]
