@@ -256,6 +256,8 @@ def _caches(c: Use) -> int:
 
 def _infer_heads(c: Infer) -> Sequence[Type]:
     pairs, axis = _caches(c), int(c.need("split"))
+    if pairs < 1 or len(c.types) != 3 * pairs + 4:
+        raise c.error(f"it has {len(c.types)} inputs, which are not those of {pairs} pairs of caches")
     made: list[Type] = [c.tensor(at) for at in range(2 * pairs)]
     for at in range(pairs):
         keys, x = c.tensor(2 * at), c.tensor(2 * pairs + at)
