@@ -263,6 +263,8 @@ def _infer_heads(c: Infer) -> Sequence[Type]:
         keys, x = c.tensor(2 * at), c.tensor(2 * pairs + at)
         if not keys.is_static or not x.is_static:
             return [*made, TensorType(x.dtype, None)][: len(made) + int(c.get("turned", 1))]
+        if {keys.rank, x.rank} != {4}:
+            raise c.error("caches and heads have four axes")
         (batch, shared, _, size), length = keys.static, x.static[2]
         heads = x.static[1] if axis == 0 else x.static[1] - 2 * shared
         whole = (3 * batch, shared, length, size) if axis == 0 else (batch, heads + 2 * shared, length, size)
