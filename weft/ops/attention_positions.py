@@ -256,11 +256,15 @@ def _caches(c: Use) -> int:
 
 def _infer_heads(c: Infer) -> Sequence[Type]:
     pairs, axis = _caches(c), int(c.need("split"))
+    if pairs < 1 or len(c.types) != 3 * pairs + 4:
+        raise c.error(f"it has {len(c.types)} inputs, which are not those of {pairs} pairs of caches")
     made: list[Type] = [c.tensor(at) for at in range(2 * pairs)]
     for at in range(pairs):
         keys, x = c.tensor(2 * at), c.tensor(2 * pairs + at)
         if not keys.is_static or not x.is_static:
             return [*made, TensorType(x.dtype, None)][: len(made) + int(c.get("turned", 1))]
+        if {keys.rank, x.rank} != {4}:
+            raise c.error("caches and heads have four axes")
         (batch, shared, _, size), length = keys.static, x.static[2]
         heads = x.static[1] if axis == 0 else x.static[1] - 2 * shared
         whole = (3 * batch, shared, length, size) if axis == 0 else (batch, heads + 2 * shared, length, size)
