@@ -162,7 +162,7 @@ def attention_rows(bench: Any, make_row: Callable[..., Any], is_narrow: bool = F
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16, None: torch.float32}[precision]
         for causal in (False, True):
             given = [torch.randn(sizes, device="cuda").to(kind) for _ in range(3)]
-            recording, result = _attention_of(bench, given, causal, precision)
+            recording, result = _attention_of(bench, given, causal)
             want = torch.nn.functional.scaled_dot_product_attention(*[t.float() for t in given], is_causal=causal)
             error = float((result.float() - want).norm() / want.norm())
             peers = _attention_peers(bench, given, causal)
@@ -200,12 +200,12 @@ def _attention_peers(bench: Any, given: Sequence[Any], causal: bool) -> dict[str
     return peers
 
 
-def _attention_of(bench: Any, given: Sequence[Any], causal: bool, precision: str | None) -> tuple[Any, Any]:
-    """Launches of our attention, recorded, and where the result is."""
-    kind = TensorType("float32", tuple(given[0].shape))
+def _attention_of(bench: Any, given: Sequence[Any], causal: bool) -> tuple[Any, Any]:
+    """Launches of our attention of the peers' own types, recorded, and where the result is."""
+    kind = TensorType(str(given[0].dtype).removeprefix("torch."), tuple(given[0].shape))
     values, out = [Value(name, kind) for name in "qkv"], Value("y", kind)
     node = Node("Attention", values, [out], {"is_causal": int(causal)})
-    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target, precision=precision)
+    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target)
     launch = max(module.specializations[0].launches, key=lambda one: len(one.kernel.program.parameters))
     program = launch.kernel.program
     (written,) = [one for one in program.parameters if one.is_written]
