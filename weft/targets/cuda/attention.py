@@ -70,15 +70,14 @@ class Problem:
         fetched = 128 * width / fit.FETCHED_BYTES / groups
         each, of_products, of_fetching = fit.ATTENTION_GROUP
         busy = groups * parts * units * (each + of_products * products + of_fetching * fetched)
-        share, before = fit.ATTENTION_BESIDE
-        less = np.where(c["beside"], share * np.where(c["stages"] > 2, fit.ATTENTION_LATE, 1.0), 1.0)
+        share, late, before = fit.ATTENTION_BESIDE
+        less = np.where(c["beside"], np.where(c["stages"] > 2, late, share), 1.0)
         part, unit, product, another = fit.ATTENTION_ALONE
         held = np.minimum(self.resident(c), rounds)
-        alone = parts * (part + units * (unit + product * products)) * less
-        alone = alone * (1 + another * (groups * held - 1)) + before * c["beside"]
+        alone = parts * (part + units * (unit + product * products)) * (1 + another * (groups * held - 1)) * less
         block, key_part, another = fit.ATTENTION_BLOCK
         ends = (block + key_part * units) * (1 + another * (groups - 1))
-        each_round = np.maximum(busy * less + ends, alone / held)
+        each_round = np.maximum(busy * less + ends, (alone + before * c["beside"]) / held)
         # Of stages that cost the same, the fewest.
         return (rounds * each_round + fit.ATTENTION_START + c["stages"]) / (machine.gigahertz * 1e9)
 

@@ -107,17 +107,15 @@ ATTENTION_REGISTERS = (20, 0.75, 0.47, 10)
 the compiler has them, within 4 for 15 points."""
 MOST_REGISTERS = 240
 """Those that a thread of two groups has."""
-ATTENTION_LATE = 0.99
-"""How much less time it takes where the second product is a step late: 0.89 to 1.04, as there are registers for it."""
-ATTENTION_BESIDE = (0.75, 3540)
-"""How much less time a group takes where the copy engine fetches; cycles of a block until the first part is there."""
+ATTENTION_BESIDE = (0.75, 0.743, 3540)
+"""How much less time a group takes where the copy engine fetches, and where the second product is a step late as well
+(0.89 to 1.04 of the first, as there are registers for it); cycles of a block until the first part is there."""
 ATTENTION_PARTS = (64, 128)
 """Keys of a part."""
 ATTENTION_GROUP = (196, 0.61, 0.51)
 """Cycles of a group for 64 keys, in company of others: beside products, for a cycle of these, and of fetching."""
 ATTENTION_ALONE = (431, 444, 1.82, 0.44)
-"""Cycles of a lone group: for a part, for 64 keys of it, for a cycle of products; how much longer each other group of
-the multiprocessor makes it."""
+"""Cycles of a lone group: for a part, 64 keys of it, a cycle of products; and how much longer each other makes it."""
 ATTENTION_BLOCK = (705, 286, 3.5)
 """Cycles before the first part and after the last that nothing hides: of a block, for 64 keys of a part; and how many
 times longer another group makes it."""
