@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -172,23 +172,28 @@ def attention_rows(bench: Any, make_row: Callable[..., Any], is_narrow: bool = F
         kind = {"fp16": torch.float16, "bf16": torch.bfloat16, None: torch.float32}[precision]
         batch, heads, keys, head = sizes
         given = [torch.randn(batch, heads, n, head, device="cuda").to(kind) for n in (queries, keys, keys)]
-        recording, result = _attention_of(bench, given, causal, precision)
+        recording, result = _attention_of(bench, given, causal)
         want = torch.nn.functional.scaled_dot_product_attention(*[t.float() for t in given], is_causal=causal)
         error = float((result.float() - want).norm() / want.norm())
         peers = _attention_peers(bench, given, causal)
-        times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
-        for _ in range(ROUNDS + 2):
-            times["ours"].append(bench.time_ours(recording))
-            for label, made in peers.items():
-                times[label].append(bench.time_graph(made))
-        medians = {label: statistics.median(some[2:]) for label, some in times.items()}
-        best = min(peers, key=medians.__getitem__)
-        ours, theirs = medians["ours"], medians[best]
+        ours, theirs, best = _raced(bench, recording, peers)
         work = 4.0 * batch * heads * queries * keys * head / (2 if causal else 1)
         name = "×".join(map(str, sizes)) + (f" {precision}" if precision else "") + (" causal" if causal else "")
         name += " one query" if queries == 1 else ""
         rate = f"{work / ours / 1e12:.1f} TFLOP/s"
         yield make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
+
+
+def _raced(bench: Any, recording: Any, peers: Mapping[str, Any]) -> tuple[float, float, str]:
+    """Median seconds of ours and of the best peer, by turns, and who that is."""
+    times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
+    for _ in range(ROUNDS + 2):
+        times["ours"].append(bench.time_ours(recording))
+        for label, made in peers.items():
+            times[label].append(bench.time_graph(made))
+    medians = {label: statistics.median(some[2:]) for label, some in times.items()}
+    best = min(peers, key=medians.__getitem__)
+    return medians["ours"], medians[best], best
 
 
 def first_layer_row(bench: Any, make_row: Callable[..., Any], group: str, window: Any, batch: int) -> Any:
@@ -201,10 +206,8 @@ def first_layer_row(bench: Any, make_row: Callable[..., Any], group: str, window
     weight = torch.randn(window.outputs, window.inputs, window.kernel, window.kernel, device="cuda").half()
     shape = (batch, window.outputs, window.out, window.out)
     x, w = (Value(name, TensorType("float16", tuple(one.shape))) for name, one in (("x", image), ("w", weight)))
-    y, last = (
-        Value("y", TensorType("float16", shape)),
-        Value("last", TensorType("float16", (*shape[:1], *shape[2:], shape[1]))),
-    )
+    y = Value("y", TensorType("float16", shape))
+    last = Value("last", TensorType("float16", (batch, window.out, window.out, window.outputs)))
     sides = {"strides": [window.stride] * 2, "pads": [pad] * 4, "kernel_shape": [window.kernel] * 2}
     nodes = [Node("Conv", [x, w], [y], sides), Node("Transpose", [y], [last], {"perm": [0, 2, 3, 1]})]
     with knobs.override(records=False):
@@ -219,14 +222,7 @@ def first_layer_row(bench: Any, make_row: Callable[..., Any], group: str, window
     peers = {label: bench.graph(run) for label, run in layouts(torch_convolution(window, 1))(image, weight).items()}
     want = torch_convolution(window, 1)(image.double(), weight.double()).permute(0, 2, 3, 1).cpu().numpy()
     error = float(np.linalg.norm(bound.outputs[0].numpy() - want) / np.linalg.norm(want))
-    times: dict[str, list[float]] = {label: [] for label in ("ours", *peers)}
-    for _ in range(ROUNDS + 2):
-        times["ours"].append(bench.time_ours(recording))
-        for label, made in peers.items():
-            times[label].append(bench.time_graph(made))
-    medians = {label: statistics.median(some[2:]) for label, some in times.items()}
-    best = min(peers, key=medians.__getitem__)
-    ours, theirs = medians["ours"], medians[best]
+    ours, theirs, best = _raced(bench, recording, peers)
     work = 2.0 * batch * window.out**2 * window.outputs * window.inputs * window.kernel**2
     name, rate = f"{window.name} batch {batch}", f"{work / ours / 1e12:.1f} TFLOP/s"
     return make_row(group, name, ours * 1e6, theirs * 1e6, best, theirs / ours, error, rate)
@@ -252,12 +248,12 @@ def _attention_peers(bench: Any, given: Sequence[Any], causal: bool) -> dict[str
     return peers
 
 
-def _attention_of(bench: Any, given: Sequence[Any], causal: bool, precision: str | None) -> tuple[Any, Any]:
-    """Launches of our attention, recorded, and where the result is."""
-    kinds = [TensorType("float32", tuple(tensor.shape)) for tensor in given]
+def _attention_of(bench: Any, given: Sequence[Any], causal: bool) -> tuple[Any, Any]:
+    """Launches of our attention of the peers' own types, recorded, and where the result is."""
+    kinds = [TensorType(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for tensor in given]
     values, out = [Value(name, kind) for name, kind in zip("qkv", kinds)], Value("y", kinds[0])
     node = Node("Attention", values, [out], {"is_causal": int(causal)})
-    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target, precision=precision)
+    module: Any = compile(Graph("attention", values, [out], [node], {}), target=bench.target)
     launch = max(module.specializations[0].launches, key=lambda one: len(one.kernel.program.parameters))
     program = launch.kernel.program
     (written,) = [one for one in program.parameters if one.is_written]

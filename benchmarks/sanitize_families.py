@@ -239,6 +239,8 @@ FAMILIES: tuple[Family, ...] = (
            "bf16"),
     Family("attention, narrow, heads of 40", _one("Attention", *[(2, 1024, 320)] * 3, q_num_heads=8, kv_num_heads=8),
            "weft_bulk_copy", 5e-3, "fp16"),
+    Family("attention, narrow, heads of 80", _one("Attention", *[(2, 1024, 640)] * 3, q_num_heads=8, kv_num_heads=8),
+           "weft_bulk_copy", 5e-3, "fp16"),
     Family("LSTM", _recurrent("LSTM", 4)),
     Family("GRU", _recurrent("GRU", 3)),
     Family("LSTM by tensor cores", _recurrent("LSTM", 4), "weft_mma_rows", 2e-2, "fp16"),

@@ -115,10 +115,12 @@ def test_bfloat16_and_rows_that_see_nothing():
     ((2, 1, 128, 100, 64, 64), (SCALED, ("causal", 0.0, None)), {"groups": 2, "stages": 3, "beside": 1}),
     ((1, 2, 64, 77, 40, 40), (SCALED,), {"groups": 1, "stages": 2, "beside": 1}),
     ((1, 1, 64, 64, 56, 24), (SCALED,), {"groups": 1, "stages": 2, "beside": 1}),
+    ((1, 2, 64, 100, 80, 80), (SCALED,), {"groups": 1, "stages": 3, "beside": 1}),
 ])  # fmt: skip
 def test_the_lowered_program_gives_the_meaning(sizes, steps, point):
     """Fetched by the copy engine, the second product a step late: the interpreter lets copies arrive late."""
-    padded = (sizes[2], -(-sizes[3] // 64) * 64, 64, 64, -(-sizes[4] // 64) * 64)
+    queries, keys, size, width = (-(-n // 64) * 64 for n in sizes[2:])
+    padded = (queries, keys, width, 64, size)
     graph = graph_of(sizes, steps, padded=padded)
     assert "bulk_copy" in str(CUDA.lower(scheduled(graph, **point).schedule.func))
     check(graph, lowered=True, **point)
@@ -165,6 +167,13 @@ def test_heads_shorter_than_a_line_are_boxes_that_end_with_them():
     assert found == {((2 * 64, 3, 40), (120, 40, 1), (64, 1, 64)), keys}
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
+
+
+def test_heads_of_two_lines_end_with_them_too():
+    """Heads of 80: the second box of a row has 16 elements and zeros, not those of the next head."""
+    graph = graph_of((2, 3, 64, 128, 80, 80), (SCALED,), padded=(64, 128, 128, 64, 128))
+    (kernel,) = CUDA.generate(CUDA.lower(scheduled(graph, groups=1, stages=3, beside=1).schedule.func)).kernels
+    assert {(one.shape[-1], one.strides[-2:], one.box[-1]) for one in kernel.maps} == {(80, (80, 1), 64)}
 
 
 def test_sums_of_a_block_alone_are_registers_of_known_numbers():

@@ -70,13 +70,14 @@ class Problem:
         fetched = 128 * width / fit.FETCHED_BYTES / groups
         each, of_products, of_fetching = fit.ATTENTION_GROUP
         busy = groups * parts * units * (each + of_products * products + of_fetching * fetched)
-        late = np.where(c["beside"] & (c["stages"] > 2), fit.ATTENTION_LATE, 1.0)
+        share, late, before = fit.ATTENTION_BESIDE
+        less = np.where(c["beside"], np.where(c["stages"] > 2, late, share), 1.0)
         part, unit, product, another = fit.ATTENTION_ALONE
-        alone = parts * (part + units * (unit + product * products)) * (1 + another * (groups - 1)) * late
-        alone = alone + fit.ATTENTION_BESIDE * c["beside"]
+        held = np.minimum(self.resident(c), rounds)
+        alone = parts * (part + units * (unit + product * products)) * (1 + another * (groups * held - 1)) * less
         block, key_part, another = fit.ATTENTION_BLOCK
         ends = (block + key_part * units) * (1 + another * (groups - 1))
-        each_round = np.maximum(busy * late + ends, alone / np.minimum(self.resident(c), rounds))
+        each_round = np.maximum(busy * less + ends, (alone + before * c["beside"]) / held)
         # Of stages that cost the same, the fewest.
         return (rounds * each_round + fit.ATTENTION_START + c["stages"]) / (machine.gigahertz * 1e9)
 
@@ -173,8 +174,8 @@ def match(unit: Unit) -> Sketch | None:
 
 
 def _is_piece(size: int) -> bool:
-    """Whether heads of a size are whole lines, or such parts of a line as the copy engine takes."""
-    return size % wgmma.LINE == 0 or (size < wgmma.LINE and 2 * size % CHUNK == 0)
+    """Whether heads of a size are such pieces of rows as the copy engine takes."""
+    return 2 * size % CHUNK == 0
 
 
 def _is_box(facts: Facts) -> bool:

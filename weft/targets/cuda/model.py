@@ -100,27 +100,26 @@ BULK_TILE, BULK_START = (1580, 0.07), 2400
 numbers that were set by hand and are too high for them. With 2,400 four such are multiplied in the way that won side by
 side; of five products of 5 to 8 µs that 3,000 had otherwise, measured afterwards, all take less: 1, 5, 5, 6 and 9 %."""
 
-# Attention of narrow numbers: fitted to 110 points of ten sizes, of which it picks the best within 9 %;
-# of others see docs/gpu.md.
+# Attention of narrow numbers, results of 16 bits: fitted to 92 points of eight sizes, 4.9 % off on average; 6.2 % where
+# the fit had not seen the size, of which the point that it picks then takes 1.01 times as long as the best (most 1.08).
 ATTENTION_REGISTERS = (20, 0.75, 0.47, 10)
 """Of a thread: beside keys of a part and elements of a value, for each of these, and where the copy engine fetches: as
 the compiler has them, within 4 for 15 points."""
 MOST_REGISTERS = 240
 """Those that a thread of two groups has."""
-ATTENTION_LATE = 0.74
-"""How much less time it takes where the second product is a step late."""
-ATTENTION_BESIDE = 5260
-"""Cycles of a block until the first part is there, where the copy engine fetches."""
+ATTENTION_BESIDE = (0.75, 0.743, 3540)
+"""How much less time a group takes where the copy engine fetches, and where the second product is a step late as well
+(0.89 to 1.04 of the first, as there are registers for it); cycles of a block until the first part is there."""
 ATTENTION_PARTS = (64, 128)
 """Keys of a part."""
-ATTENTION_GROUP = (233, 0.69, 0.51)
+ATTENTION_GROUP = (196, 0.61, 0.51)
 """Cycles of a group for 64 keys, in company of others: beside products, for a cycle of these, and of fetching."""
-ATTENTION_ALONE = (680, 334, 1.7, 0.25)
-"""Cycles of a lone group: for a part, for 64 keys of it, for a cycle of products; how much longer another makes it."""
-ATTENTION_BLOCK = (720, 225, 3.4)
+ATTENTION_ALONE = (431, 444, 1.82, 0.44)
+"""Cycles of a lone group: for a part, 64 keys of it, a cycle of products; and how much longer each other makes it."""
+ATTENTION_BLOCK = (705, 286, 3.5)
 """Cycles before the first part and after the last that nothing hides: of a block, for 64 keys of a part; and how many
 times longer another group makes it."""
-ATTENTION_START = 1900
+ATTENTION_START = 1530
 """Cycles of the launch, and of the first block."""
 
 # Products of few rows with constants of bfloat16 (`streamed.py`): 1,216 points of the five products of a decoder of a
