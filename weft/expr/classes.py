@@ -7,27 +7,32 @@ know nothing of promotion and folding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, Protocol, Union
 
 import numpy as np
 
 from weft.core.dtypes import BOOL, HANDLE, INDEX, DType, DTypeLike
 from weft.core.errors import DTypeError, ExpressionError
+from weft.core.native import mypyc_attr
 
+MADE_OF: dict[type, tuple[str, ...]] = {}
+"""What the parts of programs are made of: the attributes that their classes are called with, in order."""
 OPERATORS: dict[str, Callable[..., Expr]] = {}
-"""What each of Python's operators builds, by name: "add" for `a + b`, "radd" for `1 + a`, …"""
+"""What each of Python's operators builds, by name: "add" for `a + b` and `1 + a`, …"""
 
 
-def _operator(name: str) -> Callable[[Expr, ExprLike], Expr]:
-    """A method of expressions: one of Python's operators with two sides."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Picklable:
+    """What another process can be given: it is made there anew, of what MADE_OF says that it is made of."""
 
-    def build(self: Expr, other: ExprLike) -> Expr:
-        return OPERATORS[name](self, other)
+    __slots__ = ()
 
-    return build
+    def __reduce__(self) -> Any:
+        return type(self), tuple([getattr(self, name) for name in MADE_OF[type(self)]])
 
 
-class Expr:
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Expr(Picklable):
     """Base of every expression. `holds` says which kinds of nodes occur in it, its own among them: a `bit` for each."""
 
     __slots__ = ("dtype", "holds")
@@ -35,34 +40,89 @@ class Expr:
     holds: int
     bit: ClassVar[int] = 0
 
-    __add__ = _operator("add")
-    __radd__ = _operator("radd")
-    __sub__ = _operator("sub")
-    __rsub__ = _operator("rsub")
-    __mul__ = _operator("mul")
-    __rmul__ = _operator("rmul")
-    __truediv__ = _operator("truediv")
-    __rtruediv__ = _operator("rtruediv")
-    __floordiv__ = _operator("floordiv")
-    __rfloordiv__ = _operator("rfloordiv")
-    __mod__ = _operator("mod")
-    __rmod__ = _operator("rmod")
-    __lt__ = _operator("lt")
-    __le__ = _operator("le")
-    __gt__ = _operator("gt")
-    __ge__ = _operator("ge")
-    __and__ = _operator("and")
-    __or__ = _operator("or")
-    __xor__ = _operator("xor")
-    __lshift__ = _operator("lshift")
-    __rshift__ = _operator("rshift")
-    __rand__ = _operator("rand")
-    __ror__ = _operator("ror")
-    __rxor__ = _operator("rxor")
-    __rlshift__ = _operator("rlshift")
-    __rrshift__ = _operator("rrshift")
-    __pow__ = _operator("pow")
-    __rpow__ = _operator("rpow")
+    def __add__(self, other: ExprLike) -> Expr:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: ExprLike) -> Expr:
+        return OPERATORS["add"](other, self)
+
+    def __sub__(self, other: ExprLike) -> Expr:
+        return OPERATORS["sub"](self, other)
+
+    def __rsub__(self, other: ExprLike) -> Expr:
+        return OPERATORS["sub"](other, self)
+
+    def __mul__(self, other: ExprLike) -> Expr:
+        return OPERATORS["mul"](self, other)
+
+    def __rmul__(self, other: ExprLike) -> Expr:
+        return OPERATORS["mul"](other, self)
+
+    def __truediv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["truediv"](self, other)
+
+    def __rtruediv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["truediv"](other, self)
+
+    def __floordiv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["floordiv"](self, other)
+
+    def __rfloordiv__(self, other: ExprLike) -> Expr:
+        return OPERATORS["floordiv"](other, self)
+
+    def __mod__(self, other: ExprLike) -> Expr:
+        return OPERATORS["mod"](self, other)
+
+    def __rmod__(self, other: ExprLike) -> Expr:
+        return OPERATORS["mod"](other, self)
+
+    def __lt__(self, other: ExprLike) -> Expr:
+        return OPERATORS["lt"](self, other)
+
+    def __le__(self, other: ExprLike) -> Expr:
+        return OPERATORS["le"](self, other)
+
+    def __gt__(self, other: ExprLike) -> Expr:
+        return OPERATORS["lt"](other, self)
+
+    def __ge__(self, other: ExprLike) -> Expr:
+        return OPERATORS["le"](other, self)
+
+    def __and__(self, other: ExprLike) -> Expr:
+        return OPERATORS["and"](self, other)
+
+    def __or__(self, other: ExprLike) -> Expr:
+        return OPERATORS["or"](self, other)
+
+    def __xor__(self, other: ExprLike) -> Expr:
+        return OPERATORS["xor"](self, other)
+
+    def __rand__(self, other: ExprLike) -> Expr:
+        return OPERATORS["and"](self, other)
+
+    def __ror__(self, other: ExprLike) -> Expr:
+        return OPERATORS["or"](self, other)
+
+    def __rxor__(self, other: ExprLike) -> Expr:
+        return OPERATORS["xor"](self, other)
+
+    def __lshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["lshift"](self, other)
+
+    def __rlshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["lshift"](other, self)
+
+    def __rshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rshift"](self, other)
+
+    def __rrshift__(self, other: ExprLike) -> Expr:
+        return OPERATORS["rshift"](other, self)
+
+    def __pow__(self, other: ExprLike) -> Expr:
+        return OPERATORS["pow"](self, other)
+
+    def __rpow__(self, other: ExprLike) -> Expr:
+        return OPERATORS["pow"](other, self)
 
     def __neg__(self) -> Expr:
         return OPERATORS["neg"](self)
@@ -86,7 +146,14 @@ class Expr:
         return format_expr(self)
 
 
-ExprLike = Union[Expr, int, float, bool]
+class HasExpr(Protocol):
+    """What stands for an expression: an axis, a tensor without dimensions."""
+
+    def as_expr(self) -> Expr:
+        """The expression."""
+
+
+ExprLike = Union[Expr, int, float, bool, "np.number[Any]", "np.bool_", HasExpr]
 
 
 class Var(Expr):
@@ -337,7 +404,8 @@ class Broadcast(Expr):
         self.holds = Broadcast.bit | value.holds
 
 
-class Buffer:
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Buffer(Picklable):
     """A declared piece of memory: an argument, or an intermediate that the compiler allocates.
 
     `strides` are in elements; None means row-major and compact. `alignment` is what the base address is known to
@@ -364,7 +432,7 @@ class Buffer:
 
     def replace(self, **changes: Any) -> Buffer:
         """A new buffer like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Buffer.__slots__}
+        fields = {key: getattr(self, key) for key in MADE_OF[Buffer]}
         fields.update(changes)
         return Buffer(**fields)
 
@@ -380,6 +448,17 @@ NODES: tuple[type[Expr], ...] = (
 )  # fmt: skip
 for _number, _kind in enumerate(NODES):
     _kind.bit = 1 << _number
+for _kind in (Expr, *NODES):
+    # A native class that has an order of its own would else have no hash.
+    setattr(_kind, "__hash__", object.__hash__)  # noqa: B010
+
+MADE_OF.update(dict.fromkeys((*BINARY, *COMPARE), ("a", "b")))
+MADE_OF.update({
+    Var: ("name", "dtype"), Const: ("value", "dtype"), Not: ("a",), Select: ("condition", "then", "otherwise"),
+    Cast: ("dtype", "value"), Call: ("name", "args", "dtype"), Load: ("buffer", "indices"),
+    Address: ("buffer", "indices", "mode"), Ramp: ("base", "stride", "lanes"), Broadcast: ("value", "lanes"),
+    Buffer: ("name", "dtype", "shape", "scope", "strides", "alignment"),
+})  # fmt: skip
 
 _SMALL = [Const(i, INDEX) for i in range(-16, 257)]
 

@@ -29,7 +29,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from weft.core.dtypes import INDEX
-from weft.expr.nodes import TRUE, Buffer, Const, Expr, Var, index_expr
+from weft.core.native import mypyc_attr
+from weft.expr.classes import MADE_OF, Picklable
+from weft.expr.nodes import TRUE, Buffer, Const, Expr, ExprLike, Var, index_expr
 from weft.expr.visit import free_vars
 
 LOOP_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
@@ -39,7 +41,8 @@ CLUSTER_RANK = "clusterRank.x"
 """The tag of a loop that a pass makes, and no schedule."""
 
 
-class Stmt:
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Stmt(Picklable):
     """Base of every statement."""
 
     __slots__ = ()
@@ -70,7 +73,7 @@ class For(Stmt):
     def __init__(
         self,
         var: Var,
-        extent: Expr | int,
+        extent: ExprLike,
         body: Stmt,
         kind: str = "serial",
         thread: str | None = None,
@@ -85,12 +88,10 @@ class For(Stmt):
 
     def replace(self, **changes: Any) -> For:
         """A loop like this one but for the given fields."""
-        made, given = object.__new__(For), changes.get
-        made.var, made.body = given("var", self.var), given("body", self.body)
-        made.extent = index_expr(changes["extent"]) if "extent" in changes else self.extent
-        made.kind, made.thread = given("kind", self.kind), given("thread", self.thread)
-        made.annotations = dict(given("annotations", self.annotations))
-        return made
+        given = changes.get
+        var, extent, body = given("var", self.var), given("extent", self.extent), given("body", self.body)
+        kind, thread = given("kind", self.kind), given("thread", self.thread)
+        return For(var, extent, body, kind, thread, given("annotations", self.annotations))
 
 
 class Seq(Stmt):
@@ -143,23 +144,23 @@ class Evaluate(Stmt):
         self.value = value
 
 
-class Axis:
+class Axis(Picklable):
     """One axis of a block: its variable, extent (from 0) and kind."""
 
     __slots__ = ("var", "extent", "kind")
 
-    def __init__(self, var: Var, extent: Expr | int, kind: str = "spatial") -> None:
+    def __init__(self, var: Var, extent: ExprLike, kind: str = "spatial") -> None:
         self.var = var
         self.extent = index_expr(extent)
         self.kind = kind
 
 
-class Region:
+class Region(Picklable):
     """A box of a buffer: for each dimension a first index and an extent."""
 
     __slots__ = ("buffer", "mins", "extents")
 
-    def __init__(self, buffer: Buffer, mins: Sequence[Expr | int], extents: Sequence[Expr | int]) -> None:
+    def __init__(self, buffer: Buffer, mins: Sequence[ExprLike], extents: Sequence[ExprLike]) -> None:
         self.buffer = buffer
         self.mins = tuple([m if isinstance(m, Expr) and m.dtype is INDEX else index_expr(m) for m in mins])
         self.extents = tuple([e if isinstance(e, Expr) and e.dtype is INDEX else index_expr(e) for e in extents])
@@ -196,19 +197,19 @@ class Block(Stmt):
 
     def replace(self, **changes: Any) -> Block:
         """A block like this one but for the given fields."""
-        made = object.__new__(Block)
-        for key in Block.__slots__:
-            setattr(made, key, changes[key] if key in changes else getattr(self, key))
-        made.axes, made.bindings = tuple(made.axes), tuple(made.bindings)
-        made.reads, made.writes = tuple(made.reads), tuple(made.writes)
-        made.annotations = dict(made.annotations)
-        return made
+        given = changes.get
+        name, axes, bindings = given("name", self.name), given("axes", self.axes), given("bindings", self.bindings)
+        reads, writes = given("reads", self.reads), given("writes", self.writes)
+        body, init = given("body", self.body), given("init", self.init)
+        predicate, origin = given("predicate", self.predicate), given("origin", self.origin)
+        annotations = given("annotations", self.annotations)
+        return Block(name, axes, bindings, reads, writes, body, init, predicate, annotations, origin)
 
 
 Param = Union[Buffer, Var]
 
 
-class Func:
+class Func(Picklable):
     """A whole program: parameters, intermediate buffers (scheduled form), and a body."""
 
     __slots__ = ("name", "params", "allocations", "body", "annotations")
@@ -229,9 +230,10 @@ class Func:
 
     def replace(self, **changes: Any) -> Func:
         """A program like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Func.__slots__}
-        fields.update(changes)
-        return Func(**fields)
+        given = changes.get
+        params, body = given("params", self.params), given("body", self.body)
+        allocations, annotations = given("allocations", self.allocations), given("annotations", self.annotations)
+        return Func(given("name", self.name), params, body, allocations, annotations)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -272,3 +274,12 @@ def seq(*stmts: Stmt | None) -> Stmt:
 
 
 STATEMENTS: tuple[type[Stmt], ...] = (Store, For, Seq, If, Let, Allocate, Evaluate, Block)
+MADE_OF.update({
+    Store: ("buffer", "indices", "value", "predicate"), Seq: ("stmts",), If: ("condition", "then", "otherwise"),
+    For: ("var", "extent", "body", "kind", "thread", "annotations"), Let: ("var", "value", "body"),
+    Allocate: ("buffer", "body"), Evaluate: ("value",), Axis: ("var", "extent", "kind"),
+    Block: (
+        "name", "axes", "bindings", "reads", "writes", "body", "init", "predicate", "annotations", "origin",
+    ),
+    Region: ("buffer", "mins", "extents"), Func: ("name", "params", "body", "allocations", "annotations"),
+})  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.core.dtypes import INDEX, DType, DTypeLike, dtype
 from weft.core.errors import DTypeError, ExpressionError, ShapeError
+from weft.expr.classes import MADE_OF
 from weft.expr.nodes import Buffer, Expr, ExprLike, Load, Var, index_expr
 from weft.expr.visit import walk
 from weft.loop.ir import Stmt
@@ -37,7 +38,7 @@ class Tensor(Buffer):
 
     def __reduce__(self) -> Any:
         """Another process gets the buffer alone."""
-        return Buffer, tuple(getattr(self, field) for field in Buffer.__slots__)
+        return Buffer, tuple(getattr(self, field) for field in MADE_OF[Buffer])
 
     @property
     def ndim(self) -> int:
