@@ -7,7 +7,7 @@ know nothing of promotion and folding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Protocol, Union
+from typing import Any, ClassVar, Protocol, TypeVar, Union
 
 import numpy as np
 
@@ -21,6 +21,9 @@ OPERATORS: dict[str, Callable[..., Expr]] = {}
 """What each of Python's operators builds, by name: "add" for `a + b` and `1 + a`, …"""
 
 
+Made = TypeVar("Made", bound="Picklable")
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Picklable:
     """What another process can be given: it is made there anew, of what MADE_OF says that it is made of."""
@@ -28,7 +31,31 @@ class Picklable:
     __slots__ = ()
 
     def __reduce__(self) -> Any:
-        return type(self), tuple([getattr(self, name) for name in MADE_OF[type(self)]])
+        kind = _made_by(self)
+        return kind, tuple([getattr(self, name) for name in MADE_OF[kind]])
+
+    def replace(self: Made, **changes: Any) -> Made:
+        """One like this but for the given attributes."""
+        kind: Any = _made_by(self)
+        made: Made = kind(*[changes[name] if name in changes else getattr(self, name) for name in MADE_OF[kind]])
+        return made
+
+
+def _made_by(part: Picklable) -> type:
+    """The class that a part is made by again: a tensor becomes a buffer."""
+    return next(kind for kind in type(part).__mro__ if kind in MADE_OF)
+
+
+Operator = Callable[["Expr", "ExprLike"], "Expr"]
+
+
+def _operator(name: str, swapped: bool = False) -> Operator:
+    """A method of expressions: one of Python's operators with two sides."""
+
+    def build(self: Expr, other: ExprLike) -> Expr:
+        return OPERATORS[name](other, self) if swapped else OPERATORS[name](self, other)
+
+    return build
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,89 +67,34 @@ class Expr(Picklable):
     holds: int
     bit: ClassVar[int] = 0
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return OPERATORS["add"](self, other)
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return OPERATORS["add"](other, self)
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return OPERATORS["sub"](self, other)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return OPERATORS["sub"](other, self)
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return OPERATORS["mul"](self, other)
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return OPERATORS["mul"](other, self)
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["truediv"](self, other)
-
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["truediv"](other, self)
-
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["floordiv"](self, other)
-
-    def __rfloordiv__(self, other: ExprLike) -> Expr:
-        return OPERATORS["floordiv"](other, self)
-
-    def __mod__(self, other: ExprLike) -> Expr:
-        return OPERATORS["mod"](self, other)
-
-    def __rmod__(self, other: ExprLike) -> Expr:
-        return OPERATORS["mod"](other, self)
-
-    def __lt__(self, other: ExprLike) -> Expr:
-        return OPERATORS["lt"](self, other)
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return OPERATORS["le"](self, other)
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return OPERATORS["lt"](other, self)
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return OPERATORS["le"](other, self)
-
-    def __and__(self, other: ExprLike) -> Expr:
-        return OPERATORS["and"](self, other)
-
-    def __or__(self, other: ExprLike) -> Expr:
-        return OPERATORS["or"](self, other)
-
-    def __xor__(self, other: ExprLike) -> Expr:
-        return OPERATORS["xor"](self, other)
-
-    def __rand__(self, other: ExprLike) -> Expr:
-        return OPERATORS["and"](self, other)
-
-    def __ror__(self, other: ExprLike) -> Expr:
-        return OPERATORS["or"](self, other)
-
-    def __rxor__(self, other: ExprLike) -> Expr:
-        return OPERATORS["xor"](self, other)
-
-    def __lshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["lshift"](self, other)
-
-    def __rlshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["lshift"](other, self)
-
-    def __rshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rshift"](self, other)
-
-    def __rrshift__(self, other: ExprLike) -> Expr:
-        return OPERATORS["rshift"](other, self)
-
-    def __pow__(self, other: ExprLike) -> Expr:
-        return OPERATORS["pow"](self, other)
-
-    def __rpow__(self, other: ExprLike) -> Expr:
-        return OPERATORS["pow"](other, self)
+    __add__: ClassVar[Operator] = _operator("add")
+    __radd__: ClassVar[Operator] = _operator("add", swapped=True)
+    __sub__: ClassVar[Operator] = _operator("sub")
+    __rsub__: ClassVar[Operator] = _operator("sub", swapped=True)
+    __mul__: ClassVar[Operator] = _operator("mul")
+    __rmul__: ClassVar[Operator] = _operator("mul", swapped=True)
+    __truediv__: ClassVar[Operator] = _operator("truediv")
+    __rtruediv__: ClassVar[Operator] = _operator("truediv", swapped=True)
+    __floordiv__: ClassVar[Operator] = _operator("floordiv")
+    __rfloordiv__: ClassVar[Operator] = _operator("floordiv", swapped=True)
+    __mod__: ClassVar[Operator] = _operator("mod")
+    __rmod__: ClassVar[Operator] = _operator("mod", swapped=True)
+    __lt__: ClassVar[Operator] = _operator("lt")
+    __le__: ClassVar[Operator] = _operator("le")
+    __gt__: ClassVar[Operator] = _operator("lt", swapped=True)
+    __ge__: ClassVar[Operator] = _operator("le", swapped=True)
+    __and__: ClassVar[Operator] = _operator("and")
+    __or__: ClassVar[Operator] = _operator("or")
+    __xor__: ClassVar[Operator] = _operator("xor")
+    __rand__: ClassVar[Operator] = _operator("and")
+    __ror__: ClassVar[Operator] = _operator("or")
+    __rxor__: ClassVar[Operator] = _operator("xor")
+    __lshift__: ClassVar[Operator] = _operator("lshift")
+    __rlshift__: ClassVar[Operator] = _operator("lshift", swapped=True)
+    __rshift__: ClassVar[Operator] = _operator("rshift")
+    __rrshift__: ClassVar[Operator] = _operator("rshift", swapped=True)
+    __pow__: ClassVar[Operator] = _operator("pow")
+    __rpow__: ClassVar[Operator] = _operator("pow", swapped=True)
 
     def __neg__(self) -> Expr:
         return OPERATORS["neg"](self)
@@ -430,12 +402,6 @@ class Buffer(Picklable):
         self.strides: tuple[Expr, ...] | None = None if strides is None else tuple(index_expr(s) for s in strides)
         self.alignment = alignment
 
-    def replace(self, **changes: Any) -> Buffer:
-        """A new buffer like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in MADE_OF[Buffer]}
-        fields.update(changes)
-        return Buffer(**fields)
-
     def __repr__(self) -> str:
         shape = ", ".join(map(repr, self.shape))
         return f"{self.name}: {self.dtype}[{shape}]" + ("" if self.scope == "global" else f" {self.scope}")
@@ -448,9 +414,6 @@ NODES: tuple[type[Expr], ...] = (
 )  # fmt: skip
 for _number, _kind in enumerate(NODES):
     _kind.bit = 1 << _number
-for _kind in (Expr, *NODES):
-    # A native class that has an order of its own would else have no hash.
-    setattr(_kind, "__hash__", object.__hash__)  # noqa: B010
 
 MADE_OF.update(dict.fromkeys((*BINARY, *COMPARE), ("a", "b")))
 MADE_OF.update({

@@ -38,7 +38,8 @@ Function = Callable[[Expr], Expr]
 
 def map_all(items: tuple[Expr, ...], f: Function) -> tuple[Expr, ...]:
     """f over a tuple; the same tuple when nothing changed."""
-    if len(items) == 1:
+    count = len(items)  # said so: of `len(items) == 1` mypyc would make another tuple
+    if count == 1:
         one = f(items[0])
         return items if one is items[0] else (one,)
     new = tuple([f(item) for item in items])

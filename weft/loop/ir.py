@@ -86,13 +86,6 @@ class For(Stmt):
         self.thread = thread
         self.annotations: dict[str, Any] = dict(annotations) if annotations else {}
 
-    def replace(self, **changes: Any) -> For:
-        """A loop like this one but for the given fields."""
-        given = changes.get
-        var, extent, body = given("var", self.var), given("extent", self.extent), given("body", self.body)
-        kind, thread = given("kind", self.kind), given("thread", self.thread)
-        return For(var, extent, body, kind, thread, given("annotations", self.annotations))
-
 
 class Seq(Stmt):
     """Statements one after the other. Made by `seq(...)`, which flattens."""
@@ -195,16 +188,6 @@ class Block(Stmt):
         self.annotations: dict[str, Any] = dict(annotations) if annotations else {}
         self.origin = origin
 
-    def replace(self, **changes: Any) -> Block:
-        """A block like this one but for the given fields."""
-        given = changes.get
-        name, axes, bindings = given("name", self.name), given("axes", self.axes), given("bindings", self.bindings)
-        reads, writes = given("reads", self.reads), given("writes", self.writes)
-        body, init = given("body", self.body), given("init", self.init)
-        predicate, origin = given("predicate", self.predicate), given("origin", self.origin)
-        annotations = given("annotations", self.annotations)
-        return Block(name, axes, bindings, reads, writes, body, init, predicate, annotations, origin)
-
 
 Param = Union[Buffer, Var]
 
@@ -227,13 +210,6 @@ class Func(Picklable):
         self.allocations = tuple(allocations)
         self.body = body
         self.annotations: dict[str, Any] = dict(annotations) if annotations else {}
-
-    def replace(self, **changes: Any) -> Func:
-        """A program like this one but for the given fields."""
-        given = changes.get
-        params, body = given("params", self.params), given("body", self.body)
-        allocations, annotations = given("allocations", self.allocations), given("annotations", self.annotations)
-        return Func(given("name", self.name), params, body, allocations, annotations)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
