@@ -254,8 +254,6 @@ MADE_OF.update({
     Store: ("buffer", "indices", "value", "predicate"), Seq: ("stmts",), If: ("condition", "then", "otherwise"),
     For: ("var", "extent", "body", "kind", "thread", "annotations"), Let: ("var", "value", "body"),
     Allocate: ("buffer", "body"), Evaluate: ("value",), Axis: ("var", "extent", "kind"),
-    Block: (
-        "name", "axes", "bindings", "reads", "writes", "body", "init", "predicate", "annotations", "origin",
-    ),
+    Block: ("name", "axes", "bindings", "reads", "writes", "body", "init", "predicate", "annotations", "origin"),
     Region: ("buffer", "mins", "extents"), Func: ("name", "params", "body", "allocations", "annotations"),
 })  # fmt: skip

@@ -142,7 +142,6 @@ class _Replacer(Mutator):
         self.bounds = dict(bounds)
 
     def visit_LT(self, e: Compare) -> Expr:
-        """A comparison."""
         found = self.known.get(e)
         if found is not None:
             return found
@@ -155,7 +154,6 @@ class _Replacer(Mutator):
         return self.generic(e)
 
     def visit_LE(self, e: LE) -> Expr:
-        """Likewise."""
         return self.visit_LT(e)
 
     def visit_For(self, s: For) -> Stmt:
