@@ -6,6 +6,8 @@
 #   make format       rewrite the sources in the project's style
 #   make goldens      write down again which schedules are chosen (tests/goldens): review the difference like code
 #   make docs         the documentation as a site, in build/site
+#   make native       the compiler's core as native code, in place: compiles are quicker; needs a C compiler
+#   make pure         takes `make native` back
 #   make wheel        dist/weft_compiler-*.whl, to install elsewhere
 #   make bench        the operators against their peers (BENCH_ARGS="--json results.json")
 #   make fuzz         random models, programs and files, FUZZ_MINUTES long; goes on where the last run ended (build/fuzz)
@@ -25,7 +27,7 @@ PIP := $(RUN) -m pip --disable-pip-version-check -qq
 # The peers are compared with this very version; it comes first, so that nothing else chooses another.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-full lint format goldens docs wheel bench fuzz clean
+.PHONY: demo test test-full lint format goldens docs native pure wheel bench fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -51,6 +53,16 @@ goldens: $(VENV)/.test
 
 docs: $(VENV)/.core
 	@$(RUN) -m tools.site
+
+# Python prefers what this builds to the sources beside it: after a change, build again or `make pure`.
+native: pure $(VENV)/.core
+	@$(PIP) install --editable '.[native]'
+	@WEFT_NATIVE=1 $(RUN) setup.py -q build_ext --inplace
+	@rm -rf build
+
+pure:
+	@find weft -name '*.so' -delete
+	@rm -f weft__mypyc*.so
 
 wheel: $(VENV)/.python
 	@rm -rf build dist

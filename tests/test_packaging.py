@@ -35,6 +35,12 @@ def run(*words, cwd, **environment):
     return done.stdout
 
 
+def copy_sources(folder):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "weft", folder / "weft", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     """The wheel of this checkout, built from a copy so that nothing is left behind here."""
@@ -43,9 +49,7 @@ def wheel(tmp_path_factory):
     if int(importlib.metadata.version("setuptools").split(".")[0]) < SETUPTOOLS:
         pytest.skip(f"building a wheel needs setuptools {SETUPTOOLS}")
     folder = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, folder)
-    shutil.copytree(ROOT / "weft", folder / "weft", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_sources(folder)
     run(sys.executable, *"-m pip wheel . --no-deps --no-build-isolation --no-index -q -w dist".split(), cwd=folder)
     (made,) = (folder / "dist").iterdir()
     return made
@@ -80,7 +84,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert "\nName: weft-compiler\n" in metadata and f"\nVersion: {VERSION}\n" in metadata
     assert set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)) == {
         *("onnx", "torch", "jax", "keras", "cuda", "opencl", "link", "tune", "pool", "all", "hardware"),
-        *("bench", "test", "dev"),
+        *("bench", "test", "dev", "native"),
     }
     assert "[torch_dynamo_backends]\nweft = weft.torch_backend:weft_backend" in programs
     assert "weft = weft.cli.main:main" in programs and "weft-compiler = weft.cli.main:main" in programs
@@ -133,3 +137,30 @@ def test_the_doctor_of_an_empty_environment_ticks_nothing_that_is_not_there(envi
     there = run(environment / "python", "-c", program, cwd=tmp_path)
     for name, package in {"onnx": "onnx", "cuda": "nvidia-cuda-nvrtc", "opencl": "pyopencl", "link": "ziglang"}.items():
         assert (found[name]["state"] == "ok") == (f"'{package}'" in there), found[name]
+
+
+KERNELS = """
+import hashlib
+import weft
+from weft.expr import classes
+kernels = weft.compile(weft.models.make("dqn")).specializations[0].lowered.kernels
+print(classes.__file__.endswith(".py"), *[hashlib.sha256(kernel.object_code).hexdigest() for kernel in kernels])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_native_core_compiles_the_same_kernels(tmp_path):
+    pytest.importorskip("mypyc")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    copy_sources(tmp_path)
+    words = (sys.executable, "setup.py", "-q", "build_ext", "--inplace")
+    done = subprocess.run(words, cwd=tmp_path, env={**os.environ, "WEFT_NATIVE": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [
+        run(sys.executable, "-c", KERNELS, cwd=place, PYTHONPATH=str(place), WEFT_CACHE="0").split()
+        for place in (ROOT, tmp_path)
+    ]
+    assert (found[0][0], found[1][0]) == ("True", "False") and len(found[0]) > 5
+    assert found[0][1:] == found[1][1:]

@@ -377,7 +377,7 @@ def test_doctor_lists_what_exists_and_only_that(weft):
     """Every extra is a line of the doctor's and the other way round; each has code of ours behind it."""
     tomllib = pytest.importorskip("tomllib")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = set(project["optional-dependencies"]) - {"all", "bench", "test", "dev", "hardware"}
+    extras = set(project["optional-dependencies"]) - {"all", "bench", "test", "dev", "hardware", "native"}
     assert extras == set(doctor_command.EXTRAS)
     small = [
         name for name in doctor_command.EXTRAS if name not in ("torch", "jax", "keras")

@@ -30,7 +30,7 @@ from weft.expr.nodes import (
     const,
     index_expr,
 )
-from weft.loop.ir import Allocate, Axis, Block, Evaluate, For, Func, If, Let, Region, Seq, Store, seq
+from weft.loop.ir import Allocate, Axis, Block, Evaluate, For, Func, If, Let, Region, Seq, Stmt, Store, seq
 from weft.loop.parser import parse_func
 from weft.loop.printer import format_func
 from weft.loop.verifier import verify
@@ -218,13 +218,14 @@ def test_a_load_whose_dtype_was_tampered_with():
 
 def test_classes_that_are_no_nodes():
     class Strange(Expr):
-        dtype = FLOAT32
+        def __init__(self):
+            self.dtype, self.holds = FLOAT32, 0
 
-    class Odd(Seq):
+    class Odd(Stmt):
         pass
 
     with pytest.raises(VerifyError, match="Odd is not a statement"):
-        verify(func(Odd([])))
+        verify(func(Odd()))
     strange = Strange()
     with pytest.raises(VerifyError, match="Strange is not an expression"):
         verify(func(Store(A, [ZERO], strange)))

@@ -106,7 +106,8 @@ def _python() -> Iterator[Finding]:
 def _weft() -> Iterator[Finding]:
     installed = version(DISTRIBUTION)
     by = f"installed as {DISTRIBUTION} {installed}" if installed else f"found by its path, not as {DISTRIBUTION}"
-    yield Finding("weft", "ok", f"{VERSION} in {FOLDER} ({by})")
+    core = "Python" if str(importlib.import_module("weft.expr.classes").__file__).endswith(".py") else "native code"
+    yield Finding("weft", "ok", f"{VERSION} in {FOLDER} ({by}; its core runs as {core})")
     for one in clashes():
         yield Finding("weft's name", "missing" if one.is_ours else "bad", str(one), MEND)
 

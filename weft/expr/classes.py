@@ -7,27 +7,59 @@ know nothing of promotion and folding.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar, Protocol, TypeVar, Union
 
 import numpy as np
 
 from weft.core.dtypes import BOOL, HANDLE, INDEX, DType, DTypeLike
 from weft.core.errors import DTypeError, ExpressionError
+from weft.core.native import mypyc_attr
 
+MADE_OF: dict[type, tuple[str, ...]] = {}
+"""What the parts of programs are made of: the attributes that their classes are called with, in order."""
 OPERATORS: dict[str, Callable[..., Expr]] = {}
-"""What each of Python's operators builds, by name: "add" for `a + b`, "radd" for `1 + a`, …"""
+"""What each of Python's operators builds, by name: "add" for `a + b` and `1 + a`, …"""
 
 
-def _operator(name: str) -> Callable[[Expr, ExprLike], Expr]:
+Made = TypeVar("Made", bound="Picklable")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Picklable:
+    """What another process can be given: it is made there anew, of what MADE_OF says that it is made of."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Any:
+        kind = _made_by(self)
+        return kind, tuple([getattr(self, name) for name in MADE_OF[kind]])
+
+    def replace(self: Made, **changes: Any) -> Made:
+        """One like this but for the given attributes."""
+        kind: Any = _made_by(self)
+        made: Made = kind(*[changes[name] if name in changes else getattr(self, name) for name in MADE_OF[kind]])
+        return made
+
+
+def _made_by(part: Picklable) -> type:
+    """The class that a part is made by again: a tensor becomes a buffer."""
+    return next(kind for kind in type(part).__mro__ if kind in MADE_OF)
+
+
+Operator = Callable[["Expr", "ExprLike"], "Expr"]
+
+
+def _operator(name: str, swapped: bool = False) -> Operator:
     """A method of expressions: one of Python's operators with two sides."""
 
     def build(self: Expr, other: ExprLike) -> Expr:
-        return OPERATORS[name](self, other)
+        return OPERATORS[name](other, self) if swapped else OPERATORS[name](self, other)
 
     return build
 
 
-class Expr:
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Expr(Picklable):
     """Base of every expression. `holds` says which kinds of nodes occur in it, its own among them: a `bit` for each."""
 
     __slots__ = ("dtype", "holds")
@@ -35,34 +67,34 @@ class Expr:
     holds: int
     bit: ClassVar[int] = 0
 
-    __add__ = _operator("add")
-    __radd__ = _operator("radd")
-    __sub__ = _operator("sub")
-    __rsub__ = _operator("rsub")
-    __mul__ = _operator("mul")
-    __rmul__ = _operator("rmul")
-    __truediv__ = _operator("truediv")
-    __rtruediv__ = _operator("rtruediv")
-    __floordiv__ = _operator("floordiv")
-    __rfloordiv__ = _operator("rfloordiv")
-    __mod__ = _operator("mod")
-    __rmod__ = _operator("rmod")
-    __lt__ = _operator("lt")
-    __le__ = _operator("le")
-    __gt__ = _operator("gt")
-    __ge__ = _operator("ge")
-    __and__ = _operator("and")
-    __or__ = _operator("or")
-    __xor__ = _operator("xor")
-    __lshift__ = _operator("lshift")
-    __rshift__ = _operator("rshift")
-    __rand__ = _operator("rand")
-    __ror__ = _operator("ror")
-    __rxor__ = _operator("rxor")
-    __rlshift__ = _operator("rlshift")
-    __rrshift__ = _operator("rrshift")
-    __pow__ = _operator("pow")
-    __rpow__ = _operator("rpow")
+    __add__: ClassVar[Operator] = _operator("add")
+    __radd__: ClassVar[Operator] = _operator("add", swapped=True)
+    __sub__: ClassVar[Operator] = _operator("sub")
+    __rsub__: ClassVar[Operator] = _operator("sub", swapped=True)
+    __mul__: ClassVar[Operator] = _operator("mul")
+    __rmul__: ClassVar[Operator] = _operator("mul", swapped=True)
+    __truediv__: ClassVar[Operator] = _operator("truediv")
+    __rtruediv__: ClassVar[Operator] = _operator("truediv", swapped=True)
+    __floordiv__: ClassVar[Operator] = _operator("floordiv")
+    __rfloordiv__: ClassVar[Operator] = _operator("floordiv", swapped=True)
+    __mod__: ClassVar[Operator] = _operator("mod")
+    __rmod__: ClassVar[Operator] = _operator("mod", swapped=True)
+    __lt__: ClassVar[Operator] = _operator("lt")
+    __le__: ClassVar[Operator] = _operator("le")
+    __gt__: ClassVar[Operator] = _operator("lt", swapped=True)
+    __ge__: ClassVar[Operator] = _operator("le", swapped=True)
+    __and__: ClassVar[Operator] = _operator("and")
+    __or__: ClassVar[Operator] = _operator("or")
+    __xor__: ClassVar[Operator] = _operator("xor")
+    __rand__: ClassVar[Operator] = _operator("and")
+    __ror__: ClassVar[Operator] = _operator("or")
+    __rxor__: ClassVar[Operator] = _operator("xor")
+    __lshift__: ClassVar[Operator] = _operator("lshift")
+    __rlshift__: ClassVar[Operator] = _operator("lshift", swapped=True)
+    __rshift__: ClassVar[Operator] = _operator("rshift")
+    __rrshift__: ClassVar[Operator] = _operator("rshift", swapped=True)
+    __pow__: ClassVar[Operator] = _operator("pow")
+    __rpow__: ClassVar[Operator] = _operator("pow", swapped=True)
 
     def __neg__(self) -> Expr:
         return OPERATORS["neg"](self)
@@ -86,7 +118,14 @@ class Expr:
         return format_expr(self)
 
 
-ExprLike = Union[Expr, int, float, bool]
+class HasExpr(Protocol):
+    """What stands for an expression: an axis, a tensor without dimensions."""
+
+    def as_expr(self) -> Expr:
+        """The expression."""
+
+
+ExprLike = Union[Expr, int, float, bool, "np.number[Any]", "np.bool_", HasExpr]
 
 
 class Var(Expr):
@@ -337,7 +376,8 @@ class Broadcast(Expr):
         self.holds = Broadcast.bit | value.holds
 
 
-class Buffer:
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Buffer(Picklable):
     """A declared piece of memory: an argument, or an intermediate that the compiler allocates.
 
     `strides` are in elements; None means row-major and compact. `alignment` is what the base address is known to
@@ -362,12 +402,6 @@ class Buffer:
         self.strides: tuple[Expr, ...] | None = None if strides is None else tuple(index_expr(s) for s in strides)
         self.alignment = alignment
 
-    def replace(self, **changes: Any) -> Buffer:
-        """A new buffer like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Buffer.__slots__}
-        fields.update(changes)
-        return Buffer(**fields)
-
     def __repr__(self) -> str:
         shape = ", ".join(map(repr, self.shape))
         return f"{self.name}: {self.dtype}[{shape}]" + ("" if self.scope == "global" else f" {self.scope}")
@@ -380,6 +414,14 @@ NODES: tuple[type[Expr], ...] = (
 )  # fmt: skip
 for _number, _kind in enumerate(NODES):
     _kind.bit = 1 << _number
+
+MADE_OF.update(dict.fromkeys((*BINARY, *COMPARE), ("a", "b")))
+MADE_OF.update({
+    Var: ("name", "dtype"), Const: ("value", "dtype"), Not: ("a",), Select: ("condition", "then", "otherwise"),
+    Cast: ("dtype", "value"), Call: ("name", "args", "dtype"), Load: ("buffer", "indices"),
+    Address: ("buffer", "indices", "mode"), Ramp: ("base", "stride", "lanes"), Broadcast: ("value", "lanes"),
+    Buffer: ("name", "dtype", "shape", "scope", "strides", "alignment"),
+})  # fmt: skip
 
 _SMALL = [Const(i, INDEX) for i in range(-16, 257)]
 

@@ -19,7 +19,6 @@ Division and remainder by a positive constant c split the numerator N into parts
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import gcd
 from typing import Any
 
@@ -28,6 +27,7 @@ from weft.expr.intervals import INTERVAL_RULES, Interval, interval_product, larg
 from weft.expr.intrinsics import is_pure
 from weft.expr.nodes import (
     Add,
+    Binary,
     Call,
     Const,
     Expr,
@@ -54,18 +54,19 @@ _LARGEST_PRODUCT = 16
 """Products of sums with more terms than this stay products."""
 
 
-def same_arithmetic(a: Any, b: Any) -> bool:
+def same_arithmetic(a: Expr, b: Expr) -> bool:
     """Whether two trees of two-sided nodes are built the same on identical leaves."""
     if a is b:
         return True
-    kind = type(a)
-    if kind is not type(b):
+    if type(a) is not type(b):
         return False
-    if kind is Const:
+    if isinstance(a, Binary) and isinstance(b, Binary):
+        return same_arithmetic(a.a, b.a) and same_arithmetic(a.b, b.b)
+    if type(a) is Const and type(b) is Const:
         return bool(a.value == b.value) and a.dtype is b.dtype
-    if kind is Ramp:
+    if type(a) is Ramp and type(b) is Ramp:
         return same_arithmetic(a.base, b.base) and same_arithmetic(a.stride, b.stride)
-    return hasattr(a, "b") and same_arithmetic(a.a, b.a) and same_arithmetic(a.b, b.b)
+    return False
 
 
 def negate(p: Poly) -> Poly:
@@ -132,22 +133,22 @@ class Linear:
             self.sums[found] = p
         return {found: 1}, 0
 
-    def accumulate(self, e: Any, scale: int, terms: Terms) -> int:
+    def accumulate(self, e: Expr, scale: int, terms: Terms) -> int:
         """Adds scale*e to the terms; the constant part is the result."""
-        kind = type(e)
-        if kind is Var:
+        if type(e) is Var:
             terms[e] = terms.get(e, 0) + scale
             return 0
-        if kind is Const:
+        if type(e) is Const:
             return int(scale * e.value)
-        if kind is Add:
+        if type(e) is Add:
             return self.accumulate(e.a, scale, terms) + self.accumulate(e.b, scale, terms)
-        if kind is Mul:
-            if type(e.b) is Const:
-                return self.accumulate(e.a, scale * e.b.value, terms)
-            if type(e.a) is Const:
-                return self.accumulate(e.b, scale * e.a.value, terms)
-        if kind is Sub:
+        if type(e) is Mul:
+            a, b = e.a, e.b
+            if type(b) is Const:
+                return self.accumulate(a, scale * b.value, terms)
+            if type(a) is Const:
+                return self.accumulate(b, scale * a.value, terms)
+        if type(e) is Sub:
             return self.accumulate(e.a, scale, terms) + self.accumulate(e.b, -scale, terms)
         more, constant = self.special(e)
         for key, value in more.items():
@@ -165,12 +166,21 @@ class Linear:
                     return self.recombine(terms, constant)
         return terms, constant
 
-    def special(self, e: Any) -> Poly:
+    def special(self, e: Expr) -> Poly:
         """The normal form of a node that is not a sum."""
         found = self.known.get(id(e))
         if found is None:
-            handler = _SPECIAL.get(type(e))
-            result = self.opaque(e) if handler is None or e.dtype is not INDEX else handler(self, e)
+            kind = type(e)
+            if not isinstance(e, Binary) or kind not in _SPECIAL or e.dtype is not INDEX:
+                result = self.opaque(e)
+            else:
+                p, q = self.poly(e.a), self.poly(e.b)
+                if kind is Mul:
+                    result = self.multiply(p, q)
+                elif kind is FloorDiv:
+                    result = self.floordiv(p, q, e)
+                else:
+                    result = self.floormod(p, q, e) if kind is FloorMod else self.extremum(kind, p, q, e)
             if self.effects:
                 return result
             found = self.known[id(e)] = (e, result)
@@ -184,14 +194,14 @@ class Linear:
                 return {e: 1}, 0
         return {self.atoms.setdefault(structural_key(e), e): 1}, 0
 
-    def atom(self, kind: type[Expr], left: Poly, right: Any, like: Any = None) -> Poly:
+    def atom(self, kind: type[Expr], left: Poly, right: Any, like: Expr | None = None) -> Poly:
         """The one atom for kind(left, right); `right` is a constant or a polynomial, `like` the node it came from."""
         key = (kind, _key(left), right if type(right) is int else _key(right))
         found = self.atoms.get(key)
         if found is None:
             a = self.build(left)
             b = index_expr(right) if type(right) is int else self.build(right)
-            made: Any = kind(a, b)  # type: ignore[call-arg]
+            made: Expr = kind(a, b)  # type: ignore[call-arg]
             found = like if like is not None and same_arithmetic(like, made) else made
             self.atoms[key] = found
             self.parts[found] = (kind, left, right)
@@ -360,7 +370,7 @@ class Linear:
 
     # --------------------------------------------------------------------------------------- quotient, remainder
 
-    def floordiv(self, p: Poly, d: Poly, like: Any = None) -> Poly:
+    def floordiv(self, p: Poly, d: Poly, like: Expr | None = None) -> Poly:
         """p // d."""
         if d[0]:
             return self.divide_symbolic(FloorDiv, p, d, like)
@@ -368,7 +378,7 @@ class Linear:
             return self.floordiv_constant(p, d[1], like)
         return self.floordiv_constant(negate(p), -d[1]) if d[1] else self.atom(FloorDiv, p, d, like)
 
-    def floormod(self, p: Poly, d: Poly, like: Any = None) -> Poly:
+    def floormod(self, p: Poly, d: Poly, like: Expr | None = None) -> Poly:
         """p % d."""
         if d[0]:
             return self.divide_symbolic(FloorMod, p, d, like)
@@ -413,7 +423,7 @@ class Linear:
         low, high = self.interval_of(p)
         return low // c if low is not None and high is not None and low // c == high // c else None
 
-    def floordiv_constant(self, p: Poly, c: int, like: Any = None) -> Poly:
+    def floordiv_constant(self, p: Poly, c: int, like: Expr | None = None) -> Poly:
         """p // c for a constant c > 0."""
         if c == 1:
             return p
@@ -441,7 +451,7 @@ class Linear:
         unchanged = not quotient[0] and not quotient[1]
         return add_scaled(quotient, self.atom(FloorDiv, rest, c, like if unchanged else None), 1)
 
-    def floormod_constant(self, p: Poly, c: int, like: Any = None) -> Poly:
+    def floormod_constant(self, p: Poly, c: int, like: Expr | None = None) -> Poly:
         """p % c for a constant c > 0."""
         if c == 1:
             return {}, 0
@@ -462,7 +472,7 @@ class Linear:
             return self.tidy(*add_scaled(scaled_or_zero(self.floormod_constant(big, c // g), g), small, 1))
         return self.atom(FloorMod, rest, c, like)
 
-    def divide_symbolic(self, kind: type[Expr], p: Poly, d: Poly, like: Any) -> Poly:
+    def divide_symbolic(self, kind: type[Expr], p: Poly, d: Poly, like: Expr | None) -> Poly:
         """p // d or p % d for a divisor that is not a constant; rewritten only where d is proven positive."""
         quotient = self.symbolic_quotient(p, d)
         rest = add_scaled(p, self.multiply(quotient, d), -1) if quotient[0] or quotient[1] else p
@@ -470,7 +480,7 @@ class Linear:
         inside = self.nonneg(rest) and self.nonneg(add_scaled((d[0], d[1] - 1), rest, -1))
         if inside:
             return quotient if kind is FloorDiv else rest
-        if rest is p or not self.nonneg((d[0], d[1] - 1)):
+        if rest[0] is p[0] or not self.nonneg((d[0], d[1] - 1)):
             return self.atom(kind, p, d, like)
         if kind is FloorMod:
             return self.atom(kind, rest, d) if rest[0] or rest[1] else ({}, 0)
@@ -549,7 +559,7 @@ class Linear:
 
     # --------------------------------------------------------------------------------------------------- min, max
 
-    def extremum(self, kind: type[Expr], p: Poly, q: Poly, like: Any = None) -> Poly:
+    def extremum(self, kind: type[Expr], p: Poly, q: Poly, like: Expr | None = None) -> Poly:
         """min(p, q) or max(p, q), decided where the ranges decide it."""
         difference = add_scaled(p, q, -1)
         low, high = self.interval_of(difference)
@@ -580,10 +590,4 @@ def scaled_or_zero(p: Poly, factor: int) -> Poly:
     return scaled(p, factor) if factor else ({}, 0)
 
 
-_SPECIAL: dict[type[Expr], Callable[[Linear, Any], Poly]] = {
-    Mul: lambda self, e: self.multiply(self.poly(e.a), self.poly(e.b)),
-    FloorDiv: lambda self, e: self.floordiv(self.poly(e.a), self.poly(e.b), e),
-    FloorMod: lambda self, e: self.floormod(self.poly(e.a), self.poly(e.b), e),
-    Min: lambda self, e: self.extremum(Min, self.poly(e.a), self.poly(e.b), e),
-    Max: lambda self, e: self.extremum(Max, self.poly(e.a), self.poly(e.b), e),
-}
+_SPECIAL = frozenset((Mul, FloorDiv, FloorMod, Min, Max))

@@ -199,10 +199,6 @@ def _bitwise(name: str, logical: Callable[[Expr, Expr], Expr], a: Expr, other: E
 # ------------------------------------------------------------------- constructors that fold (sides of one dtype)
 
 
-def _folds(a: Any, b: Any) -> bool:
-    return type(a) is Const and type(b) is Const and a.dtype.is_integer
-
-
 def add(a: Expr, b: Expr) -> Expr:
     """a + b."""
     if type(b) is Const and a.dtype.is_integer:
@@ -249,10 +245,10 @@ def _arithmetic(a: Expr, what: str) -> None:
 
 def true_divide(a: Any, b: Any) -> Expr:
     """a / b of floats; an integer side takes the float dtype of the other."""
-    a, b = match(a, b, "/")
-    if not a.dtype.is_float:
+    left, right = match(a, b, "/")
+    if not left.dtype.is_float:
         raise DTypeError("'/' on integers is not defined: use // (floor), te.truncdiv, or cast to a float first")
-    return Div(a, b)
+    return Div(left, right)
 
 
 def power(a: Any, b: Any) -> Expr:
@@ -268,55 +264,56 @@ def _divisor(b: Expr, what: str) -> None:
         raise ExpressionError(f"'{what}' by zero")
 
 
-def floordiv(a: Any, b: Any) -> Expr:
+def floordiv(a: Expr, b: Expr) -> Expr:
     """a // b (floats: the floor of the quotient)."""
     if a.dtype.is_float:
         return Call("floor", (Div(a, b),), a.dtype)
     _integer(a, "//")
     _divisor(b, "//")
-    if _folds(a, b):
-        return Const(wrap(a.value // b.value, a.dtype), a.dtype)
-    if type(b) is Const and b.value == 1:
-        whole: Expr = a
-        return whole
+    if type(b) is Const:
+        if type(a) is Const:
+            return Const(wrap(a.value // b.value, a.dtype), a.dtype)
+        if b.value == 1:
+            return a
     return FloorDiv(a, b)
 
 
-def floormod(a: Any, b: Any) -> Expr:
+def floormod(a: Expr, b: Expr) -> Expr:
     """a % b, as Python does it (floats too)."""
     if a.dtype.is_float:
         return Call("floor_fmod", (a, b), a.dtype)
     _integer(a, "%")
     _divisor(b, "%")
-    if _folds(a, b):
-        return Const(a.value % b.value, a.dtype)
-    if type(b) is Const and b.value == 1:
-        return const(0, a.dtype)
+    if type(b) is Const:
+        if type(a) is Const:
+            return Const(a.value % b.value, a.dtype)
+        if b.value == 1:
+            return const(0, a.dtype)
     return FloorMod(a, b)
 
 
 def truncdiv(a: Any, b: Any) -> Expr:
     """Integer division rounded to zero, as C does it."""
-    a, b = match(a, b, "truncdiv")
-    _integer(a, "truncdiv")
-    _divisor(b, "truncdiv")
-    if _folds(a, b):
-        quotient = abs(a.value) // abs(b.value)
-        return Const(wrap(quotient if (a.value < 0) == (b.value < 0) else -quotient, a.dtype), a.dtype)
-    return TruncDiv(a, b)
+    left, right = match(a, b, "truncdiv")
+    _integer(left, "truncdiv")
+    _divisor(right, "truncdiv")
+    if type(left) is Const and type(right) is Const:
+        quotient = abs(left.value) // abs(right.value)
+        return Const(wrap(quotient if (left.value < 0) == (right.value < 0) else -quotient, left.dtype), left.dtype)
+    return TruncDiv(left, right)
 
 
 def truncmod(a: Any, b: Any) -> Expr:
     """The remainder that goes with truncdiv; on floats, C's fmod."""
-    a, b = match(a, b, "truncmod")
-    if a.dtype.is_float:
-        return Call("fmod", (a, b), a.dtype)
-    _integer(a, "truncmod")
-    _divisor(b, "truncmod")
-    if _folds(a, b):
-        rest = abs(a.value) % abs(b.value)
-        return Const(rest if a.value >= 0 else -rest, a.dtype)
-    return TruncMod(a, b)
+    left, right = match(a, b, "truncmod")
+    if left.dtype.is_float:
+        return Call("fmod", (left, right), left.dtype)
+    _integer(left, "truncmod")
+    _divisor(right, "truncmod")
+    if type(left) is Const and type(right) is Const:
+        rest = abs(left.value) % abs(right.value)
+        return Const(rest if left.value >= 0 else -rest, left.dtype)
+    return TruncMod(left, right)
 
 
 def minimum(a: Any, b: Any) -> Expr:
@@ -324,8 +321,8 @@ def minimum(a: Any, b: Any) -> Expr:
     left, right = match(a, b, "min")
     if left is right:
         return left
-    if _folds(left, right):
-        return left if int_value(left) <= int_value(right) else right  # type: ignore[operator]
+    if type(left) is Const and type(right) is Const and left.dtype.is_integer:
+        return left if left.value <= right.value else right
     _arithmetic(left, "min")
     return Min(left, right)
 
@@ -335,38 +332,38 @@ def maximum(a: Any, b: Any) -> Expr:
     left, right = match(a, b, "max")
     if left is right:
         return left
-    if _folds(left, right):
-        return left if int_value(left) >= int_value(right) else right  # type: ignore[operator]
+    if type(left) is Const and type(right) is Const and left.dtype.is_integer:
+        return left if left.value >= right.value else right
     _arithmetic(left, "max")
     return Max(left, right)
 
 
 def equal(a: Any, b: Any) -> Expr:
     """The comparison a == b as an expression."""
-    a, b = match(a, b, "equal")
-    if _folds(a, b) or (type(a) is Const and type(b) is Const and a.dtype.is_bool):
-        return TRUE if a.value == b.value else FALSE
-    return EQ(a, b)
+    left, right = match(a, b, "equal")
+    if type(left) is Const and type(right) is Const and (left.dtype.is_integer or left.dtype.is_bool):
+        return TRUE if left.value == right.value else FALSE
+    return EQ(left, right)
 
 
 def not_equal(a: Any, b: Any) -> Expr:
     """The comparison a != b as an expression."""
-    a, b = match(a, b, "not_equal")
-    if _folds(a, b):
-        return TRUE if a.value != b.value else FALSE
-    return NE(a, b)
+    left, right = match(a, b, "not_equal")
+    if type(left) is Const and type(right) is Const and left.dtype.is_integer:
+        return TRUE if left.value != right.value else FALSE
+    return NE(left, right)
 
 
-def less(a: Any, b: Any) -> Expr:
+def less(a: Expr, b: Expr) -> Expr:
     """a < b."""
-    if _folds(a, b):
+    if type(a) is Const and type(b) is Const and a.dtype.is_integer:
         return TRUE if a.value < b.value else FALSE
     return LT(a, b)
 
 
-def less_equal(a: Any, b: Any) -> Expr:
+def less_equal(a: Expr, b: Expr) -> Expr:
     """a <= b."""
-    if _folds(a, b):
+    if type(a) is Const and type(b) is Const and a.dtype.is_integer:
         return TRUE if a.value <= b.value else FALSE
     return LE(a, b)
 
@@ -420,22 +417,20 @@ def logical_or(*terms: Any) -> Expr:
 
 def logical_not(a: Any) -> Expr:
     """The opposite of a bool; comparisons of integers turn round."""
-    a = _boolean(a, "not")
-    kind = type(a)
-    if kind is Const:
-        return FALSE if a.value else TRUE
-    if kind is Not:
-        inner: Expr = a.a
-        return inner
-    if kind is EQ:
-        return NE(a.a, a.b)
-    if kind is NE:
-        return EQ(a.a, a.b)
-    if kind is LT and not a.a.dtype.is_float:
-        return LE(a.b, a.a)
-    if kind is LE and not a.a.dtype.is_float:
-        return LT(a.b, a.a)
-    return Not(a)
+    made = _boolean(a, "not")
+    if type(made) is Const:
+        return FALSE if made.value else TRUE
+    if type(made) is Not:
+        return made.a
+    if type(made) is EQ:
+        return NE(made.a, made.b)
+    if type(made) is NE:
+        return EQ(made.a, made.b)
+    if type(made) is LT and not made.a.dtype.is_float:
+        return LE(made.b, made.a)
+    if type(made) is LE and not made.a.dtype.is_float:
+        return LT(made.b, made.a)
+    return Not(made)
 
 
 def select(condition: Any, then: Any, otherwise: Any) -> Expr:
@@ -461,8 +456,8 @@ def broadcast(value: Expr, lanes: int) -> Expr:
 
 def ceildiv(a: ExprLike, b: ExprLike) -> Expr:
     """a / b rounded up, for index arithmetic."""
-    a, b = index_expr(a), index_expr(b)
-    return floordiv(sub(add(a, b), index_expr(1)), b)
+    size, step = index_expr(a), index_expr(b)
+    return floordiv(sub(add(size, step), index_expr(1)), step)
 
 
 def int_value(value: ExprLike) -> int | None:
@@ -516,47 +511,30 @@ def _invert(a: Expr) -> Expr:
     return logical_not(a) if a.dtype.is_bool else Call("bit_not", (_integer(a, "~"),), a.dtype)
 
 
-def _shift(name: str, what: str) -> Callable[[Expr, ExprLike], Expr]:
-    def build(a: Expr, other: ExprLike) -> Expr:
-        left, right = match(_integer(a, what), other, what)
-        return Call(name, (left, right), left.dtype)
-
-    return build
+def _shift(name: str, what: str, a: ExprLike, b: ExprLike) -> Expr:
+    left, right = match(a, b, what)
+    return Call(name, (_integer(left, what), right), left.dtype)
 
 
-def _both_ways(name: str, build: Callable[[Expr, Expr], Expr], what: str) -> None:
-    OPERATORS[name] = lambda a, b: build(*match(a, b, what))
-    OPERATORS["r" + name] = lambda a, b: build(*match(b, a, what))
-
-
-for _name, _build, _what in (
-    ("add", add, "+"),
-    ("sub", sub, "-"),
-    ("mul", mul, "*"),
-    ("floordiv", floordiv, "//"),
-    ("mod", floormod, "%"),
-):
-    _both_ways(_name, _build, _what)
 OPERATORS.update(
+    add=lambda a, b: add(*match(a, b, "+")),
+    sub=lambda a, b: sub(*match(a, b, "-")),
+    mul=lambda a, b: mul(*match(a, b, "*")),
     truediv=true_divide,
-    rtruediv=lambda a, b: true_divide(b, a),
+    floordiv=lambda a, b: floordiv(*match(a, b, "//")),
+    mod=lambda a, b: floormod(*match(a, b, "%")),
     lt=lambda a, b: less(*match(a, b, "<")),
     le=lambda a, b: less_equal(*match(a, b, "<=")),
-    gt=lambda a, b: less(*match(b, a, ">")),
-    ge=lambda a, b: less_equal(*match(b, a, ">=")),
-    lshift=_shift("shift_left", "<<"),
-    rshift=_shift("shift_right", ">>"),
-    rlshift=lambda a, b: _shift("shift_left", "<<")(*reversed(match(a, b, "<<"))),
-    rrshift=lambda a, b: _shift("shift_right", ">>")(*reversed(match(a, b, ">>"))),
+    lshift=lambda a, b: _shift("shift_left", "<<", a, b),
+    rshift=lambda a, b: _shift("shift_right", ">>", a, b),
     pow=power,
-    rpow=lambda a, b: power(b, a),
     neg=_negate,
     invert=_invert,
     astype=cast,
 )
-OPERATORS["and"] = OPERATORS["rand"] = lambda a, b: _bitwise("bit_and", logical_and, a, b)
-OPERATORS["or"] = OPERATORS["ror"] = lambda a, b: _bitwise("bit_or", logical_or, a, b)
-OPERATORS["xor"] = OPERATORS["rxor"] = lambda a, b: _bitwise("bit_xor", not_equal, a, b)
+OPERATORS["and"] = lambda a, b: _bitwise("bit_and", logical_and, a, b)
+OPERATORS["or"] = lambda a, b: _bitwise("bit_or", logical_or, a, b)
+OPERATORS["xor"] = lambda a, b: _bitwise("bit_xor", not_equal, a, b)
 
 __all__ = [
     "Add", "add", "Address", "And", "as_expr", "Binary", "BINARY", "Broadcast", "broadcast", "Buffer", "Call", "cast",

@@ -212,7 +212,7 @@ class Prover(Linear):
     def may_wrap(self, e: Any) -> bool:
         """Whether an index expression has a sum or product of data whose true value may need more than 64 bits."""
         kind = type(e)
-        if kind in (Const, Var, *_DATA):
+        if kind is Const or kind is Var or kind in _DATA:
             return False
         if kind in (Add, Sub, Mul) and (self.is_data(e.a) or self.is_data(e.b) or self.is_data(e)):
             return True

@@ -36,8 +36,10 @@ from weft.expr.nodes import (
     TRUE,
     Add,
     And,
+    Binary,
     Broadcast,
     Cast,
+    Compare,
     Const,
     Expr,
     FloorDiv,
@@ -106,7 +108,10 @@ class Simplifier(Prover):
             return e
         found = self.done.get(id(e))
         if found is None:
-            result = self.arithmetic(e) if e.dtype is INDEX and kind in _ARITHMETIC else _RULES[kind](self, e)
+            if isinstance(e, Binary) and e.dtype is INDEX and kind in _ARITHMETIC:
+                result = self.arithmetic(e)
+            else:
+                result = _RULES[kind](self, e)
             found = self.done[id(e)] = (e, result)
             if result is not e:
                 self.done.setdefault(id(result), (result, result))
@@ -119,16 +124,17 @@ class Simplifier(Prover):
             return self.poly(new)
         return super().opaque(new)
 
-    def arithmetic(self, e: Any) -> Expr:
+    def arithmetic(self, e: Binary) -> Expr:
         """Index arithmetic, in normal form."""
         kind = type(e)
-        if type(e.b) is Const and (kind is Add or kind is Sub) and type(e.a) is not Const:
-            head = self.heads[id(e.a)] if id(e.a) in self.heads else self.head(e.a)
+        a, b = e.a, e.b
+        if type(b) is Const and (kind is Add or kind is Sub) and type(a) is not Const:
+            head = self.heads[id(a)] if id(a) in self.heads else self.head(a)
             if head is not None:
                 _, terms, constant = head
-                total = constant + e.b.value if kind is Add else constant - e.b.value
-                if terms is e.a and total and (total > 0) is (kind is Add) and not constant:
-                    return e  # type: ignore[no-any-return]
+                total = constant + b.value if kind is Add else constant - b.value
+                if terms is a and total and (total > 0) is (kind is Add) and not constant:
+                    return e
                 return _shifted(terms, total)
         outer, self.effects = self.effects, False
         p = self.poly(e)
@@ -165,7 +171,7 @@ class Simplifier(Prover):
 
     # -------------------------------------------------------------------------------------------- wrapping and floats
 
-    def binary(self, e: Any) -> Expr:
+    def binary(self, e: Binary) -> Expr:
         """A two-sided node that is not scalar index arithmetic."""
         kind = type(e)
         if e.dtype.lanes > 1:
@@ -188,7 +194,7 @@ class Simplifier(Prover):
 
     # ----------------------------------------------------------------------------------------------------- comparison
 
-    def compare(self, e: Any) -> Expr:
+    def compare(self, e: Compare) -> Expr:
         """EQ, NE, LT, LE."""
         kind = type(e)
         if e.a.dtype is INDEX:
@@ -207,7 +213,7 @@ class Simplifier(Prover):
             return FALSE if kind in (NE, LT) else TRUE
         return new
 
-    def compare_indices(self, kind: type[Expr], e: Any) -> Expr:
+    def compare_indices(self, kind: type[Compare], e: Compare) -> Expr:
         """A comparison of index expressions: decided, or with common terms and factors cancelled."""
         outer, self.effects = self.effects, False
         left, right = self.poly(e.a), self.poly(e.b)
@@ -223,12 +229,12 @@ class Simplifier(Prover):
         if reduced is None:
             return FALSE if kind is EQ else TRUE
         negative = any(value < 0 for value in (*left[0].values(), *right[0].values()))
-        if shared or negative or reduced is not difference or (not right[0] and left[1]):
+        if shared or negative or reduced[0] is not difference[0] or (not right[0] and left[1]):
             left, right = _two_sides(reduced)
         elif not left[0] and kind in (EQ, NE):
             left, right = right, left
         a, b = self.build(left), self.build(right)
-        return e if same_arithmetic(e.a, a) and same_arithmetic(e.b, b) else kind(a, b)  # type: ignore[call-arg]
+        return e if same_arithmetic(e.a, a) and same_arithmetic(e.b, b) else kind(a, b)
 
     def decide(self, kind: type[Expr], difference: Poly) -> bool | None:
         """The truth of `difference (kind) 0`, where the ranges decide it."""
@@ -271,13 +277,13 @@ class Simplifier(Prover):
                 return {key: value // g for key, value in terms.items() if not value % g}, low // g
         return difference
 
-    def compare_vectors(self, kind: type[Expr], e: Any) -> Expr:
+    def compare_vectors(self, kind: type[Compare], e: Compare) -> Expr:
         """A comparison lane by lane: one truth for all lanes where there is one."""
         lanes = e.dtype.lanes
         a, b = self.visit(e.a), self.visit(e.b)
         if type(a) is Broadcast and type(b) is Broadcast:
-            return Broadcast(self.visit(kind(a.value, b.value)), lanes)  # type: ignore[call-arg]
-        new = e if a is e.a and b is e.b else kind(a, b)  # type: ignore[call-arg]
+            return Broadcast(self.visit(kind(a.value, b.value)), lanes)
+        new = e if a is e.a and b is e.b else kind(a, b)
         if self.proves(new):
             return Broadcast(TRUE, lanes)
         if self.proves_not(new):
@@ -286,14 +292,14 @@ class Simplifier(Prover):
             lane = self.lane(lanes)
             left, right = lane_form(a, lane), lane_form(b, lane)
             if left is not None and right is not None:
-                scalar = self.visit(kind(left, right))  # type: ignore[call-arg]
+                scalar = self.visit(kind(left, right))
                 if not uses_any(scalar, {lane}):
                     return Broadcast(scalar, lanes)
         return new
 
     # ---------------------------------------------------------------------------------------------------- connectives
 
-    def connective(self, e: Any) -> Expr:
+    def connective(self, e: Compare) -> Expr:
         """And, Or: the right side is only reached where the left one is true (and: false), so it may use that."""
         conjunction = type(e) is And
         a = self.visit(e.a)
@@ -313,7 +319,7 @@ class Simplifier(Prover):
         new: Expr = e if a is e.a and b is e.b else type(e)(a, b)
         return new
 
-    def negation(self, e: Any) -> Expr:
+    def negation(self, e: Not) -> Expr:
         """Not."""
         a = self.visit(e.a)
         if type(a) is Broadcast:
@@ -323,7 +329,7 @@ class Simplifier(Prover):
             return self.visit(new)
         return e if a is e.a else new
 
-    def choice(self, e: Any) -> Expr:
+    def choice(self, e: Select) -> Expr:
         """Select: a decided condition picks its arm; an arm may use the condition."""
         condition = self.visit(e.condition)
         if is_true(condition):
@@ -347,7 +353,7 @@ class Simplifier(Prover):
 
     # ----------------------------------------------------------------------------------------------------- other nodes
 
-    def conversion(self, e: Any) -> Expr:
+    def conversion(self, e: Cast) -> Expr:
         """Cast: literals convert, and a conversion that loses nothing is skipped by the next one."""
         value, to = self.visit(e.value), e.dtype
         if type(value) is Broadcast:
@@ -360,7 +366,7 @@ class Simplifier(Prover):
             return convert_literal(value, to)
         return e if value is e.value else cast(value, to)
 
-    def load(self, e: Any) -> Expr:
+    def load(self, e: Load) -> Expr:
         """Load: a gather of one and the same element is one load."""
         indices = map_all(e.indices, self.visit)
         vectors = [index for index in indices if index.dtype.lanes > 1]
@@ -369,13 +375,13 @@ class Simplifier(Prover):
             return Broadcast(Load(e.buffer, scalars), vectors[0].dtype.lanes)
         return e if indices is e.indices else Load(e.buffer, indices)
 
-    def generic(self, e: Any) -> Expr:
+    def generic(self, e: Expr) -> Expr:
         """Any node of which only the parts are simplified."""
         return rebuild(e, self.visit)
 
     # --------------------------------------------------------------------------------------------------------- vectors
 
-    def ramp(self, e: Any) -> Expr:
+    def ramp(self, e: Ramp) -> Expr:
         """Ramp: with a stride of 0 it is a Broadcast."""
         base, stride = self.visit(e.base), self.visit(e.stride)
         if e.lanes == 1:
@@ -384,14 +390,14 @@ class Simplifier(Prover):
             return Broadcast(base, e.lanes)
         return e if base is e.base and stride is e.stride else Ramp(base, stride, e.lanes)
 
-    def broadcast(self, e: Any) -> Expr:
+    def broadcast(self, e: Broadcast) -> Expr:
         """Broadcast: one lane is the scalar itself."""
         value = self.visit(e.value)
         if e.lanes == 1:
             return value
         return e if value is e.value else Broadcast(value, e.lanes)
 
-    def vector(self, e: Any) -> Expr | None:
+    def vector(self, e: Expr) -> Expr | None:
         """Vector index arithmetic, through the normal form of what one lane holds; None if it is something else."""
         if e.dtype.scalar is not INDEX or type(e) not in _ARITHMETIC:
             return None
@@ -476,14 +482,13 @@ def _shifted(terms: Expr, constant: int) -> Expr:
     return (Add if constant > 0 else Sub)(terms, const(abs(constant), INDEX))
 
 
-def _tells(condition: Any) -> bool:
+def _tells(condition: Expr) -> bool:
     """Whether a condition says something of index expressions."""
-    kind = type(condition)
-    if kind is And or kind is Or:
+    if isinstance(condition, (And, Or)):
         return _tells(condition.a) or _tells(condition.b)
-    if kind is Not:
+    if isinstance(condition, Not):
         return _tells(condition.a)
-    return kind in (LT, LE, EQ) and condition.a.dtype is INDEX
+    return isinstance(condition, (LT, LE, EQ)) and condition.a.dtype is INDEX
 
 
 def _two_sides(difference: Poly) -> tuple[Poly, Poly]:
@@ -496,7 +501,7 @@ def _two_sides(difference: Poly) -> tuple[Poly, Poly]:
     return (left, constant), (right, 0)
 
 
-def _truncated(self: Simplifier, e: Any) -> Expr:
+def _truncated(self: Simplifier, e: Binary) -> Expr:
     """TruncDiv and TruncMod of indices that are not negative are FloorDiv and FloorMod."""
     if e.dtype is INDEX:
         least = self.any_interval(e.b)[0]

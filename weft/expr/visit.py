@@ -7,8 +7,9 @@ A pass is a subclass of `ExprMutator` with a method `visit_Add(self, e)` for eac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+from weft.core.native import mypyc_attr
 from weft.expr.nodes import (
     BINARY,
     COMPARE,
@@ -37,7 +38,8 @@ Function = Callable[[Expr], Expr]
 
 def map_all(items: tuple[Expr, ...], f: Function) -> tuple[Expr, ...]:
     """f over a tuple; the same tuple when nothing changed."""
-    if len(items) == 1:
+    count = len(items)  # said so: of `len(items) == 1` mypyc would make another tuple
+    if count == 1:
         one = f(items[0])
         return items if one is items[0] else (one,)
     new = tuple([f(item) for item in items])
@@ -51,47 +53,47 @@ def _leaf(e: Expr, f: Function) -> Expr:
     return e
 
 
-def _binary(e: Any, f: Function) -> Expr:
+def _binary(e: Binary, f: Function) -> Expr:
     a, b = f(e.a), f(e.b)
     return e if a is e.a and b is e.b else FOLD[type(e)](a, b)
 
 
-def _not(e: Any, f: Function) -> Expr:
+def _not(e: Not, f: Function) -> Expr:
     a = f(e.a)
     return e if a is e.a else logical_not(a)
 
 
-def _select(e: Any, f: Function) -> Expr:
+def _select(e: Select, f: Function) -> Expr:
     c, t, o = f(e.condition), f(e.then), f(e.otherwise)
     return e if c is e.condition and t is e.then and o is e.otherwise else select(c, t, o)
 
 
-def _cast(e: Any, f: Function) -> Expr:
+def _cast(e: Cast, f: Function) -> Expr:
     value = f(e.value)
     return e if value is e.value else cast(value, e.dtype.with_lanes(value.dtype.lanes))
 
 
-def _call(e: Any, f: Function) -> Expr:
+def _call(e: Call, f: Function) -> Expr:
     args = map_all(e.args, f)
     return e if args is e.args else Call(e.name, args, e.dtype)
 
 
-def _load(e: Any, f: Function) -> Expr:
+def _load(e: Load, f: Function) -> Expr:
     indices = map_all(e.indices, f)
     return e if indices is e.indices else Load(e.buffer, indices)
 
 
-def _address(e: Any, f: Function) -> Expr:
+def _address(e: Address, f: Function) -> Expr:
     indices = map_all(e.indices, f)
     return e if indices is e.indices else Address(e.buffer, indices, e.mode)
 
 
-def _ramp(e: Any, f: Function) -> Expr:
+def _ramp(e: Ramp, f: Function) -> Expr:
     base, stride = f(e.base), f(e.stride)
     return e if base is e.base and stride is e.stride else Ramp(base, stride, e.lanes)
 
 
-def _broadcast(e: Any, f: Function) -> Expr:
+def _broadcast(e: Broadcast, f: Function) -> Expr:
     value = f(e.value)
     return e if value is e.value else broadcast(value, e.lanes)
 
@@ -107,24 +109,21 @@ def rebuild(e: Expr, f: Function) -> Expr:
     return _REBUILD[type(e)](e, f)
 
 
-_CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
-    Var: lambda e: (),
-    Const: lambda e: (),
-    Not: lambda e: (e.a,),
-    Select: lambda e: (e.condition, e.then, e.otherwise),
-    Cast: lambda e: (e.value,),
-    Call: lambda e: e.args,
-    Load: lambda e: e.indices,
-    Address: lambda e: e.indices,
-    Ramp: lambda e: (e.base, e.stride),
-    Broadcast: lambda e: (e.value,),
-    **{kind: (lambda e: (e.a, e.b)) for kind in (*BINARY, *COMPARE)},
-}
-
-
 def children(e: Expr) -> tuple[Expr, ...]:
     """The direct parts of a node."""
-    return _CHILDREN[type(e)](e)
+    if isinstance(e, Binary):
+        return e.a, e.b
+    if isinstance(e, (Load, Address)):
+        return e.indices
+    if isinstance(e, (Broadcast, Cast)):
+        return (e.value,)
+    if isinstance(e, Call):
+        return e.args
+    if isinstance(e, Select):
+        return e.condition, e.then, e.otherwise
+    if isinstance(e, Ramp):
+        return e.base, e.stride
+    return (e.a,) if isinstance(e, Not) else ()
 
 
 def walk(e: Expr, *kinds: type[Expr]) -> list[Expr]:
@@ -140,14 +139,14 @@ def walk(e: Expr, *kinds: type[Expr]) -> list[Expr]:
             if node.holds & wanted:
                 if node.bit & wanted:
                     found.append(node)
-                stack.extend(_CHILDREN[type(node)](node)[::-1])
+                stack.extend(children(node)[::-1])
         return found
     while stack:
         node = stack.pop()
         found.append(node)
         kind = type(node)
         if kind is not Var and kind is not Const:
-            stack.extend(_CHILDREN[kind](node)[::-1])
+            stack.extend(children(node)[::-1])
     return found
 
 
@@ -169,7 +168,7 @@ def walk_once(e: Expr, seen: set[Expr]) -> list[Expr]:
         if kind is not Var and kind is not Const and node not in seen:
             seen.add(node)
             found.append(node)
-            stack.extend(_CHILDREN[kind](node))
+            stack.extend(children(node))
     return found
 
 
@@ -191,7 +190,7 @@ def uses_any(e: Expr, variables: Any) -> bool:
             if node in variables:
                 return True
         elif kind is not Const:
-            stack.extend(_CHILDREN[kind](node))
+            stack.extend(children(node))
     return False
 
 
@@ -202,27 +201,23 @@ def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     table, variable = _REBUILD, Var.bit
 
     def go(node: Expr) -> Expr:
-        kind = type(node)
-        if kind is Var:
-            return mapping.get(node, node)  # type: ignore[call-overload, no-any-return]
-        return table[kind](node, go) if node.holds & variable else node
+        if type(node) is Var:
+            return mapping.get(node, node)
+        return table[type(node)](node, go) if node.holds & variable else node
 
     return go(e)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ExprMutator:
     """Rewrites an expression bottom up; `visit_<Node>` methods of a subclass say what to do with a node."""
 
-    _handlers: dict[type[Expr], Callable[[Any, Any], Expr]] = {}
-    _cares = -1
+    _handlers: ClassVar[dict[type[Expr], Callable[[Any, Any], Expr]]] = {}
+    _cares: ClassVar[int] = -1
     """The kinds of nodes that have a method: what holds none of them stays as it is, and is not walked."""
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._handlers = {kind: getattr(cls, f"visit_{kind.__name__}", ExprMutator.generic) for kind in NODES}
-        named = [kind for kind in NODES if hasattr(cls, f"visit_{kind.__name__}")]
-        plain = cls.generic is ExprMutator.generic and cls.expr is ExprMutator.expr
-        cls._cares = bits(named) if plain else -1
+        find_methods(cls)
 
     def expr(self, e: Expr) -> Expr:
         """The rewritten expression."""
@@ -235,7 +230,16 @@ class ExprMutator:
 
 ExprMutator._handlers = dict.fromkeys(NODES, ExprMutator.generic)
 
+
+def find_methods(mutator: type[ExprMutator]) -> None:
+    """Notes what a class of mutators has methods for."""
+    mutator._handlers = {kind: getattr(mutator, f"visit_{kind.__name__}", ExprMutator.generic) for kind in NODES}
+    named = [kind for kind in NODES if hasattr(mutator, f"visit_{kind.__name__}")]
+    plain = mutator.generic is ExprMutator.generic and mutator.expr is ExprMutator.expr
+    mutator._cares = bits(named) if plain else -1
+
+
 __all__ = [
-    "ExprMutator", "bits", "children", "free_vars", "map_all", "rebuild", "substitute", "uses_any", "walk", "walk_once",
-    "Binary",
+    "ExprMutator", "bits", "children", "find_methods", "free_vars", "map_all", "rebuild", "substitute", "uses_any",
+    "walk", "walk_once", "Binary",
 ]  # fmt: skip

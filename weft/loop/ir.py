@@ -29,7 +29,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Union
 
 from weft.core.dtypes import INDEX
-from weft.expr.nodes import TRUE, Buffer, Const, Expr, Var, index_expr
+from weft.core.native import mypyc_attr
+from weft.expr.classes import MADE_OF, Picklable
+from weft.expr.nodes import TRUE, Buffer, Const, Expr, ExprLike, Var, index_expr
 from weft.expr.visit import free_vars
 
 LOOP_KINDS = ("serial", "parallel", "vectorized", "unrolled", "thread")
@@ -39,7 +41,8 @@ CLUSTER_RANK = "clusterRank.x"
 """The tag of a loop that a pass makes, and no schedule."""
 
 
-class Stmt:
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Stmt(Picklable):
     """Base of every statement."""
 
     __slots__ = ()
@@ -70,7 +73,7 @@ class For(Stmt):
     def __init__(
         self,
         var: Var,
-        extent: Expr | int,
+        extent: ExprLike,
         body: Stmt,
         kind: str = "serial",
         thread: str | None = None,
@@ -82,15 +85,6 @@ class For(Stmt):
         self.kind = kind
         self.thread = thread
         self.annotations: dict[str, Any] = dict(annotations) if annotations else {}
-
-    def replace(self, **changes: Any) -> For:
-        """A loop like this one but for the given fields."""
-        made, given = object.__new__(For), changes.get
-        made.var, made.body = given("var", self.var), given("body", self.body)
-        made.extent = index_expr(changes["extent"]) if "extent" in changes else self.extent
-        made.kind, made.thread = given("kind", self.kind), given("thread", self.thread)
-        made.annotations = dict(given("annotations", self.annotations))
-        return made
 
 
 class Seq(Stmt):
@@ -143,23 +137,23 @@ class Evaluate(Stmt):
         self.value = value
 
 
-class Axis:
+class Axis(Picklable):
     """One axis of a block: its variable, extent (from 0) and kind."""
 
     __slots__ = ("var", "extent", "kind")
 
-    def __init__(self, var: Var, extent: Expr | int, kind: str = "spatial") -> None:
+    def __init__(self, var: Var, extent: ExprLike, kind: str = "spatial") -> None:
         self.var = var
         self.extent = index_expr(extent)
         self.kind = kind
 
 
-class Region:
+class Region(Picklable):
     """A box of a buffer: for each dimension a first index and an extent."""
 
     __slots__ = ("buffer", "mins", "extents")
 
-    def __init__(self, buffer: Buffer, mins: Sequence[Expr | int], extents: Sequence[Expr | int]) -> None:
+    def __init__(self, buffer: Buffer, mins: Sequence[ExprLike], extents: Sequence[ExprLike]) -> None:
         self.buffer = buffer
         self.mins = tuple([m if isinstance(m, Expr) and m.dtype is INDEX else index_expr(m) for m in mins])
         self.extents = tuple([e if isinstance(e, Expr) and e.dtype is INDEX else index_expr(e) for e in extents])
@@ -194,21 +188,11 @@ class Block(Stmt):
         self.annotations: dict[str, Any] = dict(annotations) if annotations else {}
         self.origin = origin
 
-    def replace(self, **changes: Any) -> Block:
-        """A block like this one but for the given fields."""
-        made = object.__new__(Block)
-        for key in Block.__slots__:
-            setattr(made, key, changes[key] if key in changes else getattr(self, key))
-        made.axes, made.bindings = tuple(made.axes), tuple(made.bindings)
-        made.reads, made.writes = tuple(made.reads), tuple(made.writes)
-        made.annotations = dict(made.annotations)
-        return made
-
 
 Param = Union[Buffer, Var]
 
 
-class Func:
+class Func(Picklable):
     """A whole program: parameters, intermediate buffers (scheduled form), and a body."""
 
     __slots__ = ("name", "params", "allocations", "body", "annotations")
@@ -226,12 +210,6 @@ class Func:
         self.allocations = tuple(allocations)
         self.body = body
         self.annotations: dict[str, Any] = dict(annotations) if annotations else {}
-
-    def replace(self, **changes: Any) -> Func:
-        """A program like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Func.__slots__}
-        fields.update(changes)
-        return Func(**fields)
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
@@ -272,3 +250,10 @@ def seq(*stmts: Stmt | None) -> Stmt:
 
 
 STATEMENTS: tuple[type[Stmt], ...] = (Store, For, Seq, If, Let, Allocate, Evaluate, Block)
+MADE_OF.update({
+    Store: ("buffer", "indices", "value", "predicate"), Seq: ("stmts",), If: ("condition", "then", "otherwise"),
+    For: ("var", "extent", "body", "kind", "thread", "annotations"), Let: ("var", "value", "body"),
+    Allocate: ("buffer", "body"), Evaluate: ("value",), Axis: ("var", "extent", "kind"),
+    Block: ("name", "axes", "bindings", "reads", "writes", "body", "init", "predicate", "annotations", "origin"),
+    Region: ("buffer", "mins", "extents"), Func: ("name", "params", "body", "allocations", "annotations"),
+})  # fmt: skip

@@ -311,7 +311,7 @@ class _Verifier:
     def for_(self, s: For) -> None:
         if s.kind not in LOOP_KINDS:
             raise self.fail(f"unknown kind of loop {s.kind!r}; known are {', '.join(LOOP_KINDS)}")
-        if s.kind == "thread" and s.thread not in (*THREAD_TAGS, CLUSTER_RANK):
+        if s.kind == "thread" and s.thread not in THREAD_TAGS and s.thread != CLUSTER_RANK:
             raise self.fail(f"unknown thread tag {s.thread!r}; known are {', '.join(THREAD_TAGS)}")
         if s.kind != "thread" and s.thread is not None:
             raise self.fail(f"a {s.kind} loop has the thread tag {s.thread!r}; only a thread loop may")

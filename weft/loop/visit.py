@@ -8,10 +8,11 @@ are kept, so that an unchanged program comes back as the same object.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from weft.expr.nodes import NODES, Address, Buffer, Expr, Load, Var
-from weft.expr.visit import ExprMutator, bits, map_all, substitute, walk
+from weft.core.native import mypyc_attr
+from weft.expr.nodes import Address, Buffer, Expr, Load, Var
+from weft.expr.visit import ExprMutator, bits, find_methods, map_all, substitute, walk
 from weft.loop.ir import (
     STATEMENTS,
     Allocate,
@@ -44,48 +45,48 @@ def _regions(regions: tuple[Region, ...], f: OnExpr) -> tuple[Region, ...]:
     return regions if all(a is b for a, b in zip(regions, new)) else new
 
 
-def _store(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _store(s: Store, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     indices, value = map_all(s.indices, on_expr), on_expr(s.value)
     predicate = None if s.predicate is None else on_expr(s.predicate)
     if indices is s.indices and value is s.value and predicate is s.predicate:
-        return s  # type: ignore[no-any-return]
+        return s
     return Store(s.buffer, indices, value, predicate)
 
 
-def _for(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _for(s: For, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     extent, body = on_expr(s.extent), on_stmt(s.body)
-    return s if extent is s.extent and body is s.body else s.replace(extent=extent, body=body)  # type: ignore[no-any-return]
+    return s if extent is s.extent and body is s.body else s.replace(extent=extent, body=body)
 
 
-def _seq(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _seq(s: Seq, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     new = [on_stmt(child) for child in s.stmts]
     return s if all(a is b for a, b in zip(s.stmts, new)) else seq(*new)
 
 
-def _if(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _if(s: If, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     condition, then = on_expr(s.condition), on_stmt(s.then)
     otherwise = None if s.otherwise is None else on_stmt(s.otherwise)
     if condition is s.condition and then is s.then and otherwise is s.otherwise:
-        return s  # type: ignore[no-any-return]
+        return s
     return If(condition, then, otherwise)
 
 
-def _let(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _let(s: Let, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     value, body = on_expr(s.value), on_stmt(s.body)
     return s if value is s.value and body is s.body else Let(s.var, value, body)
 
 
-def _allocate(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _allocate(s: Allocate, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     body = on_stmt(s.body)
     return s if body is s.body else Allocate(s.buffer, body)
 
 
-def _evaluate(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _evaluate(s: Evaluate, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     value = on_expr(s.value)
     return s if value is s.value else Evaluate(value)
 
 
-def _block(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
+def _block(s: Block, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
     bindings, predicate = map_all(s.bindings, on_expr), on_expr(s.predicate)
     reads, writes = _regions(s.reads, on_expr), _regions(s.writes, on_expr)
     init = None if s.init is None else on_stmt(s.init)
@@ -96,8 +97,8 @@ def _block(s: Any, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
         axes = tuple(Axis(axis.var, extent, axis.kind) for axis, extent in zip(axes, extents))
     same = bindings is s.bindings and predicate is s.predicate and reads is s.reads and writes is s.writes
     if same and init is s.init and body is s.body and axes is s.axes:
-        return s  # type: ignore[no-any-return]
-    return s.replace(  # type: ignore[no-any-return]
+        return s
+    return s.replace(
         axes=axes, bindings=bindings, predicate=predicate, reads=reads, writes=writes, init=init, body=body
     )
 
@@ -114,14 +115,13 @@ def rebuild_stmt(s: Stmt, on_stmt: OnStmt, on_expr: OnExpr) -> Stmt:
 
 def child_stmts(s: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside one."""
-    kind = type(s)
-    if kind is Seq:
-        return s.stmts  # type: ignore[attr-defined, no-any-return]
-    if kind is If:
-        return (s.then,) if s.otherwise is None else (s.then, s.otherwise)  # type: ignore[attr-defined]
-    if kind is Block:
-        return (s.body,) if s.init is None else (s.init, s.body)  # type: ignore[attr-defined]
-    return () if kind is Store or kind is Evaluate else (s.body,)  # type: ignore[attr-defined]
+    if isinstance(s, Seq):
+        return s.stmts
+    if isinstance(s, If):
+        return (s.then,) if s.otherwise is None else (s.then, s.otherwise)
+    if isinstance(s, Block):
+        return (s.body,) if s.init is None else (s.init, s.body)
+    return (s.body,) if isinstance(s, (For, Let, Allocate)) else ()
 
 
 def child_exprs(s: Stmt) -> tuple[Expr, ...]:
@@ -175,24 +175,18 @@ def substitute_stmt(s: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     return on_stmt(s)
 
 
-def _same(self: ExprMutator, e: Expr) -> Expr:
-    return e
-
-
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Mutator(ExprMutator):
     """Rewrites statements and the expressions in them; subclasses add `visit_For`, `visit_Load`, …
 
     One that has a method for no kind of expression leaves expressions alone: they are not even walked.
     """
 
-    _stmt_handlers: dict[type[Stmt], Callable[[Any, Any], Stmt]] = {}
+    _stmt_handlers: ClassVar[dict[type[Stmt], Callable[[Any, Any], Stmt]]] = {}
 
     def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
+        find_methods(cls)
         cls._stmt_handlers = {kind: getattr(cls, f"visit_{kind.__name__}", Mutator.generic_stmt) for kind in STATEMENTS}
-        if cls.expr in (ExprMutator.expr, _same) and cls.generic is ExprMutator.generic:
-            cares = any(hasattr(cls, f"visit_{kind.__name__}") for kind in NODES)
-            cls.expr = ExprMutator.expr if cares else _same  # type: ignore[method-assign]
 
     def stmt(self, s: Stmt) -> Stmt:
         """The rewritten statement."""
@@ -211,6 +205,7 @@ class Mutator(ExprMutator):
 _ACCESSES = bits((Load, Address))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class AccessMutator(Mutator):
     """Rewrites accesses of memory: in `access`, subclasses say what becomes of a buffer and its (rewritten) indices."""
 
@@ -237,6 +232,7 @@ class AccessMutator(Mutator):
         return done if same else Store(buffer, indices, done.value, done.predicate)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BufferReplacer(AccessMutator):
     """Replaces buffers by others, in loads, stores, addresses, regions and allocations."""
 

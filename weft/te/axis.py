@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core.dtypes import DTypeLike
-from weft.expr.nodes import Expr, ExprLike, Var, as_expr, index_expr
+from weft.expr.classes import HasExpr
+from weft.expr.nodes import Expr, ExprLike, Var, index_expr
 
 
-def _operator(name: str) -> Callable[..., Any]:
-    def apply(self: IterVar, *others: Any) -> Any:
-        return getattr(self.var, name)(*[as_expr(o) if isinstance(o, IterVar) else o for o in others])
+def on_value(name: str) -> Callable[..., Any]:
+    """An operator of what stands for an expression: an axis, a tensor without dimensions."""
+
+    def apply(self: HasExpr, *others: Any) -> Any:
+        return getattr(self.as_expr(), name)(*others)
 
     apply.__name__ = name
     return apply
@@ -48,15 +51,15 @@ class IterVar:
         size = "?" if self.extent is None else repr(self.extent)
         return f"{self.kind} axis {self.name}[0, {size})"
 
-    __add__, __radd__ = _operator("__add__"), _operator("__radd__")
-    __sub__, __rsub__ = _operator("__sub__"), _operator("__rsub__")
-    __mul__, __rmul__ = _operator("__mul__"), _operator("__rmul__")
-    __truediv__, __rtruediv__ = _operator("__truediv__"), _operator("__rtruediv__")
-    __floordiv__, __rfloordiv__ = _operator("__floordiv__"), _operator("__rfloordiv__")
-    __mod__, __rmod__ = _operator("__mod__"), _operator("__rmod__")
-    __lt__, __le__, __gt__, __ge__ = _operator("__lt__"), _operator("__le__"), _operator("__gt__"), _operator("__ge__")
-    __and__, __or__, __xor__ = _operator("__and__"), _operator("__or__"), _operator("__xor__")
-    __rand__, __ror__, __rxor__ = _operator("__rand__"), _operator("__ror__"), _operator("__rxor__")
-    __lshift__, __rshift__ = _operator("__lshift__"), _operator("__rshift__")
-    __rlshift__, __rrshift__ = _operator("__rlshift__"), _operator("__rrshift__")
-    __neg__, __invert__, __bool__ = _operator("__neg__"), _operator("__invert__"), _operator("__bool__")
+    __add__, __radd__ = on_value("__add__"), on_value("__radd__")
+    __sub__, __rsub__ = on_value("__sub__"), on_value("__rsub__")
+    __mul__, __rmul__ = on_value("__mul__"), on_value("__rmul__")
+    __truediv__, __rtruediv__ = on_value("__truediv__"), on_value("__rtruediv__")
+    __floordiv__, __rfloordiv__ = on_value("__floordiv__"), on_value("__rfloordiv__")
+    __mod__, __rmod__ = on_value("__mod__"), on_value("__rmod__")
+    __lt__, __le__, __gt__, __ge__ = on_value("__lt__"), on_value("__le__"), on_value("__gt__"), on_value("__ge__")
+    __and__, __or__, __xor__ = on_value("__and__"), on_value("__or__"), on_value("__xor__")
+    __rand__, __ror__, __rxor__ = on_value("__rand__"), on_value("__ror__"), on_value("__rxor__")
+    __lshift__, __rshift__ = on_value("__lshift__"), on_value("__rshift__")
+    __rlshift__, __rrshift__ = on_value("__rlshift__"), on_value("__rrshift__")
+    __neg__, __invert__, __bool__ = on_value("__neg__"), on_value("__invert__"), on_value("__bool__")

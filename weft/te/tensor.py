@@ -16,7 +16,7 @@ from weft.core.errors import DTypeError, ExpressionError, ShapeError
 from weft.expr.nodes import Buffer, Expr, ExprLike, Load, Var, index_expr
 from weft.expr.visit import walk
 from weft.loop.ir import Stmt
-from weft.te.axis import IterVar
+from weft.te.axis import IterVar, on_value
 
 LARGEST_DIMENSION = 1 << 40
 
@@ -34,10 +34,6 @@ class Tensor(Buffer):
 
     __slots__ = ("op",)
     op: Operation
-
-    def __reduce__(self) -> Any:
-        """Another process gets the buffer alone."""
-        return Buffer, tuple(getattr(self, field) for field in Buffer.__slots__)
 
     @property
     def ndim(self) -> int:
@@ -68,21 +64,11 @@ class Tensor(Buffer):
         return Load(self, ())
 
 
-def _on_value(name: str) -> Callable[..., Any]:
-    """An operator of a tensor without dimensions, which stands for its value."""
-
-    def apply(self: Tensor, *others: Any) -> Any:
-        return getattr(self.as_expr(), name)(*others)
-
-    apply.__name__ = name
-    return apply
-
-
 for _name in (
     "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow lt le gt ge neg invert"
     " and rand or ror xor rxor lshift rlshift rshift rrshift"
 ).split():
-    setattr(Tensor, f"__{_name}__", _on_value(f"__{_name}__"))
+    setattr(Tensor, f"__{_name}__", on_value(f"__{_name}__"))
 
 
 class Reducer:

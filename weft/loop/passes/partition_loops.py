@@ -18,7 +18,6 @@ The program grows to at most PARTITION_GROWTH times its statements; {"partition"
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from weft.core import model
 from weft.core.dtypes import INDEX
@@ -28,6 +27,7 @@ from weft.expr.nodes import (
     LT,
     TRUE,
     Call,
+    Compare,
     Expr,
     Load,
     Select,
@@ -141,7 +141,7 @@ class _Replacer(Mutator):
         self.known = known
         self.bounds = dict(bounds)
 
-    def _compare(self, e: Any) -> Expr:
+    def visit_LT(self, e: Compare) -> Expr:
         found = self.known.get(e)
         if found is not None:
             return found
@@ -153,7 +153,8 @@ class _Replacer(Mutator):
             return FALSE
         return self.generic(e)
 
-    visit_LT = visit_LE = _compare
+    def visit_LE(self, e: LE) -> Expr:
+        return self.visit_LT(e)
 
     def visit_For(self, s: For) -> Stmt:
         extent = int_value(s.extent)

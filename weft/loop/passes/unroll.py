@@ -100,9 +100,9 @@ class _Unroller(Copier):
 
     def expr(self, e: Expr) -> Expr:
         """The copy of an expression; the one that was made before, where an equal one was."""
+        if type(e) is Var:
+            return self.variables.get(e, e)
         kind = type(e)
-        if kind is Var:
-            return self.variables.get(e, e)  # type: ignore[call-overload, no-any-return]
         names = self.names_in.get(e)
         if names is None:
             names = self._names(e)
@@ -179,8 +179,8 @@ class _Unroller(Copier):
         for term, factor in known.terms:
             value = self.expr(term) if term is not e else e
             kind = type(value)
-            if kind is Const:
-                constant += factor * value.value  # type: ignore[attr-defined]
+            if type(value) is Const:
+                constant += factor * value.value
             elif kind is Add or kind is Sub or (kind is Mul and value is not term) or value is e:
                 return self.generic(e)
             else:
