@@ -15,7 +15,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
-from weft.graph.shapes import normal_axis, product
+from weft.graph.shapes import normal_axes, normal_axis, product
 from weft.graph.signature import Between, OneOf
 from weft.ops.elementwise_support import (
     element_type,
@@ -237,7 +237,10 @@ _TINY = 1e-9
 
 def _mean_variance(b: Builder, x: Value) -> Value:
     """The distance from the mean over the deviation."""
-    data, axes = b.cast(x, wide_type(x.tensor.dtype)), b.constant(b.get("axes", [0, 2, 3]), "int64")
+    along = b.get("axes", [0, 2, 3])
+    if x.tensor.shape is not None:
+        along = normal_axes(along, x.tensor.rank, b.error)
+    data, axes = b.cast(x, wide_type(x.tensor.dtype)), b.constant(along, "int64")
     apart = b("Sub", data, b("ReduceMean", data, axes, keepdims=1))
     deviation = b("Sqrt", b("ReduceMean", b("Mul", apart, apart), axes, keepdims=1))
     return b.cast(b("Div", apart, b("Add", deviation, b.constant(_TINY, data.tensor.dtype))), x.tensor.dtype)
