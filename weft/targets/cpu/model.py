@@ -49,7 +49,7 @@ of fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_mod
 CUT_TILE = 3.5
 """Tiles of rows that the tests in a last, smaller one cost where lanes cannot be off. On a Neoverse N1, a transposed
 convolution of 128 to 3 channels at 28 × 28 took 589 µs without it, 429 with 3 or more (2: 589); one of 16 to 5 channels
-at 50 × 50 164 and 141; six others, of 24 to 96 channels, the same. None of a benchmark."""
+at 50 × 50 164 and 141; six others, of 24 to 96 channels, the same. DCGAN's last layer needs more than 3, too."""
 
 IMAGE_LOADS = 3
 """How many loads a vector of an image counts for that is rarely aligned, and comes from the second-level cache."""
@@ -88,10 +88,9 @@ UNALIGNED = 2.0
 
 TRANSFORM_CYCLES, TERM_CYCLES = 1.0, 0.75
 """For each vector of a tile that Winograd's method transforms, before and after the products, and for each term of its
-sums. With DIRECT_SHARE, to 10 convolutions on a Neoverse N1 and 17 on an Emerald Rapids (3 × 3 and 5 × 5, strides 1 and
+sums. With DIRECT_SHARE, to 10 convolutions on a Neoverse N1 and 18 on an Emerald Rapids (3 × 3 and 5 × 5, strides 1 and
 2, tiles of 2 and 4, 16 to 384 channels; none of `benchmarks.odd`): beside a direct convolution's, an estimate is off by
-12 % and 19 % (root of the mean square). Of 12 others on the latter, what was chosen took at most 1.06 times as long as
-the best of direct and both tiles but for one (160 channels at 7 × 7: 1.24)."""
+12 % and 19 % (root of the mean square; two whose weights stream left out). Held out: `benchmarks.cost_model`."""
 
 OVERLAP = 0.4
 """The part of the shorter of computing and streaming that does not hide behind the longer."""
