@@ -130,3 +130,11 @@ def test_one_element_is_its_mean(op, shape, options):
     spoilt[0, 3] = np.inf
     made = np.isnan(np.asarray(module(spoilt))).reshape(-1)
     assert made[3] and made.sum() == 1
+
+
+def test_one_element_has_no_mean_and_variance():
+    """Of products, too, which a kernel may fuse into the distance from the mean."""
+    shape, b = (1, 3, 1, 1), Builder("one")
+    given = b.node("Mul", b.input("x", shape), b.input("y", shape))
+    module = compile(b.finish(b.node("MeanVarianceNormalization", given)))
+    np.testing.assert_array_equal(module(numbers(*shape), numbers(*shape, seed=1)), np.zeros(shape, np.float32))

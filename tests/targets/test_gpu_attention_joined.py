@@ -41,6 +41,19 @@ def joined(batch, key_heads, capacity=70, size=16, heads=4, lengths=(37, 0, 69))
     return graph, join_heads(made, lambda *_: True), feeds
 
 
+def test_queries_that_are_results_are_made():
+    graph, _, feeds = joined(1, 2)
+    bound = optimize(graph, {name: array.shape for name, array in feeds.items()}, {})
+    turned = next(node for node in bound.nodes if node.op == "RotaryEmbedding").outputs[0]
+    asked = bound.replace(outputs=[*bound.outputs, turned])
+    made = update_heads(update_caches(merge_products(asked, lambda *_: True)))
+    made = fuse_attention(made, lambda s, _: (s[2], -(-s[3] // PART) * PART, s[5], PART))
+    made = join_heads(made, lambda *_: True)
+    given = [feeds[value.name] for value in asked.inputs]
+    for one, other in zip(interpret_graph(made, given), interpret_graph(asked, given)):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-4)
+
+
 def attention_alone(made, kind, lengths):
     """The first attention of a decoder in an element type, as a graph, and arrays for it."""
     node = next(node for node in made.nodes if node.op == "FusedAttention")

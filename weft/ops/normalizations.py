@@ -235,18 +235,44 @@ _TINY = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""
 
 
-def _mean_variance(b: Builder, x: Value) -> Value:
-    """The distance from the mean over the deviation."""
-    along = b.get("axes", [0, 2, 3])
-    if x.tensor.shape is not None:
-        along = normal_axes(along, x.tensor.rank, b.error)
-    data, axes = b.cast(x, wide_type(x.tensor.dtype)), b.constant(along, "int64")
-    apart = b("Sub", data, b("ReduceMean", data, axes, keepdims=1))
-    deviation = b("Sqrt", b("ReduceMean", b("Mul", apart, apart), axes, keepdims=1))
-    return b.cast(b("Div", apart, b("Add", deviation, b.constant(_TINY, data.tensor.dtype))), x.tensor.dtype)
+def _mvn_axes(c: Use, rank: int) -> tuple[int, ...]:
+    return normal_axes(c.get("axes", [0, 2, 3]), rank, c.error)
 
 
-compose("MeanVarianceNormalization", _mean_variance, takes="X:float")
+def _mean_variance(c: Evaluate, x: Array) -> Array:
+    data, axes = wide(x), _mvn_axes(c, x.ndim)
+    apart = data - mean_array(data, axes, True)
+    deviation = np.sqrt(mean_array(np.square(apart), axes, True))
+    return np.asarray(apart / (deviation + data.dtype.type(_TINY))).astype(x.dtype)
+
+
+def _compute_mean_variance(c: Compute, x: te.Tensor) -> te.Tensor:
+    shape = c.dims(0)
+    axes = _mvn_axes(c, len(shape))
+    mean = _mean_tensor(x, shape, axes)
+    deviation = _mean_square(x, shape, axes, mean, lambda v: te.sqrt(v) + _TINY)
+
+    def body(*i: Any) -> Expr:
+        return _apart(widen(x[i]), mean[_outer(i, axes)], _count(shape, axes)) / deviation[_outer(i, axes)]
+
+    return te.stage(shape, body, name="normalized", dtype=x.dtype)
+
+
+def _infer_mean_variance(c: Infer) -> Sequence[Type]:
+    kind = c.tensor(0)
+    if kind.shape is not None:
+        _mvn_axes(c, kind.rank)
+    return [kind]
+
+
+register(
+    "MeanVarianceNormalization",
+    _infer_mean_variance,
+    _mean_variance,
+    _compute_mean_variance,
+    "reduction",
+    takes="X:float",
+)
 
 
 # ------------------------------------------------------------------------------------------ layer, root mean square

@@ -25,6 +25,8 @@ CONSTANTS = """
     const %minus_half: float32[] = -0.5
     const %last: int64[1] = [-1]
     const %axis1: int64[1] = [1]
+    const %deep_two: float32[1, 1, 1] = [[[2.0]]]
+    const %deep_tiny: float32[1, 1, 1] = [[[1e-05]]]
     const %g: float32[4] = [1.0, 2.0, 3.0, 4.0]
     const %b: float32[4] = [0.5, 0.5, 0.25, 0.25]
 """
@@ -117,6 +119,14 @@ def test_rms_normalization():
     for end in ("%n = Div(%x, %s)\n", "%r = Reciprocal(%s)\n%n = Mul(%x, %r)\n"):
         found = operators(start + end + "%y = Mul(%n, %g)")
         assert found == ["RMSNormalization(%x, %g, axis=-1, epsilon=9.999999747378752e-06)"]
+
+
+@pytest.mark.parametrize(("two", "tiny"), [("deep_two", "tiny"), ("two", "deep_tiny")])
+@pytest.mark.parametrize("apart", ["%d = Identity(%x)", "%m = ReduceMean(%x, %last)\n%d = Sub(%x, %m)"])
+def test_normalizations_whose_constants_have_more_dimensions(two, tiny, apart):
+    spread = f"%s = Pow(%d, %{two})\n%v = ReduceMean(%s, %last)\n%e = Add(%v, %{tiny})\n%r = Sqrt(%e)"
+    found = operators(f"{apart}\n{spread}\n%y = Div(%d, %r)")
+    assert not any("Normalization" in line for line in found)
 
 
 def test_softmax():

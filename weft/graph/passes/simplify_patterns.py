@@ -147,7 +147,7 @@ def normalization(node: Node, scope: Scope) -> Replacement:
     for op, pattern, means in forms:
         found = pattern.find(node, scope)
         axis = None if found is None else _first_axis(found, means, scope)
-        if found is not None and axis is not None:
+        if found is not None and axis is not None and same_type(found[X].type, node.outputs[0].type):
             return _normalized(node, op, found[X], axis, found.numbers[EPSILON], scope)
     return None
 
@@ -159,7 +159,11 @@ def spread_normalization(node: Node, scope: Scope) -> Replacement:
     if found is None or axis is None or not _fits(found[BIAS], found[SCALE]):
         return None
     x, scale = found[X], found[SCALE]
-    if not isinstance(scale.type, TensorType) or scale.type.shape != tuple(x.tensor.dims[axis:]):
+    if (
+        not same_type(x.type, node.outputs[0].type)
+        or not isinstance(scale.type, TensorType)
+        or scale.type.shape != tuple(x.tensor.dims[axis:])
+    ):
         return None
     epsilon = found.numbers[EPSILON]
     return swap(node, "LayerNormalization", [x, scale, found[BIAS]], axis=axis - x.tensor.rank, epsilon=epsilon)

@@ -137,7 +137,7 @@ def _joined(node: Node, scope: Scope, joins: Joins) -> Replacement:
     """Attention over caches as they were, and over rows that an update has not written yet."""
     given, (query, *caches) = node.attributes, [_before(v, scope) for v in node.inputs[:3]]
     update = scope.producers.get(query) if query is not None else None
-    if query is None or update is None or update.op != HEADS:
+    if query is None or update is None or update.op != HEADS or query in scope.graph.outputs:
         return None
     *operands, lengths = node.inputs[3:] or [None]
     past = [scope.producers[v].inputs[0] for v in update.inputs[:2] if v in scope.producers]
