@@ -43,7 +43,7 @@ for _entry in _WHOLE.split():
     aten(_entry.split(":")[0])(_rounding(_entry.split(":")[1]))
 
 
-def _formula(compute: Callable[..., Numbers]) -> Any:
+def _formula(compute: Callable[..., Numbers]) -> Callable[..., Value]:
     """A converter by a function of numbers, in the element type of the result."""
     return lambda c, *values: compute(*(Numbers(c, c.value(one, c.dtype)) for one in values)).value
 
@@ -139,7 +139,7 @@ def _div(c: Emitter, x: Operand, y: Operand) -> Value:
 @aten("div.Tensor_mode", "div.Scalar_mode")
 def _div_mode(c: Emitter, x: Operand, y: Operand, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
-        return _formula(numbers.floor_divide)(c, x, y)  # type: ignore[no-any-return]
+        return _formula(numbers.floor_divide)(c, x, y)
     made = _div(c, x, y)
     return _trunc(c, made) if rounding_mode == "trunc" else made
 
