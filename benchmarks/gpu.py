@@ -126,8 +126,7 @@ class Bench:
             for t, tensor in zip(problem.inputs, given)
         }
         arguments[problem.output.name] = result
-        held = {w.name: self.device.allocate(w.bytes) for w in program.workspaces}
-        arguments.update(held)
+        arguments.update({w.name: self.device.allocate(w.bytes) for w in program.workspaces})
         arguments["weft_errors"] = self.torch.zeros(1, device="cuda", dtype=self.torch.int32)
         launches = executable.bind(arguments)
         fixed = {t.name for t in problem.constants} | {w.name for w in program.workspaces if "_global" in w.name}
@@ -136,7 +135,7 @@ class Bench:
         self.device.synchronize()
         repeated = [launch for i, launch in enumerate(launches) if i not in once] * LAUNCHES
         recording = self.device.record(repeated)
-        recording.keep = (executable, held, launches)
+        recording.keep = (executable, arguments, launches)
         return recording, result, [(k.name, k.grid, k.block, k.shared_bytes) for k in program.kernels]
 
     def time_ours(self, recording: Any) -> float:
@@ -148,7 +147,7 @@ class Bench:
         return last.seconds_since(first) / LAUNCHES
 
     def graph(self, run: Callable[[], Any]) -> Any:
-        """PyTorch's launches as a graph."""
+        """PyTorch's launches as a graph, which keeps what they read as long as it lives."""
         torch = self.torch
         with torch.cuda.stream(self.stream):
             for _ in range(3):
@@ -158,6 +157,7 @@ class Bench:
             with torch.cuda.graph(made, stream=self.stream):
                 for _ in range(LAUNCHES):
                     run()
+        made.keep = run
         return made
 
     def time_graph(self, made: Any) -> float:

@@ -29,7 +29,7 @@ ROUNDS = 11
 
 
 def captured(stream: Any, run: Callable[[], Any]) -> Any:
-    """PyTorch's CUDA graph of a call, captured once it is warm."""
+    """PyTorch's CUDA graph of a call, captured once it is warm; it keeps what the call reads as long as it lives."""
     import torch
 
     with torch.no_grad(), torch.cuda.stream(stream):
@@ -39,6 +39,7 @@ def captured(stream: Any, run: Callable[[], Any]) -> Any:
         made = torch.cuda.CUDAGraph()
         with torch.cuda.graph(made, stream=stream):
             run()
+    made.keep = run
     return made
 
 
@@ -221,8 +222,7 @@ def first_layer_row(bench: Any, make_row: Callable[..., Any], group: str, window
     bench.device.synchronize()
     run = torch_convolution(window, 1)
     want = run(image.double(), weight.double()).permute(0, 2, 3, 1).cpu().numpy()
-    runs = layouts(run)(image, weight)  # they hold what their graphs read
-    peers = {label: bench.graph(one) for label, one in runs.items()}
+    peers = {label: bench.graph(one) for label, one in layouts(run)(image, weight).items()}
     error = float(np.linalg.norm(bound.outputs[0].numpy() - want) / np.linalg.norm(want))
     ours, theirs, best = _raced(bench, recording, peers)
     work = 2.0 * batch * window.out**2 * window.outputs * window.inputs * window.kernel**2
@@ -262,11 +262,11 @@ def _attention_of(bench: Any, given: Sequence[Any], causal: bool) -> tuple[Any, 
     result = bench.torch.full_like(given[0], float("nan"), dtype=getattr(bench.torch, str(written.dtype)))
     arguments = {f"in{number}": tensor for number, tensor in enumerate(given)}
     arguments[written.name] = result
-    held = {w.name: bench.device.allocate(w.bytes) for w in program.workspaces}
+    arguments.update({w.name: bench.device.allocate(w.bytes) for w in program.workspaces})
     executable = bench.device.load(program)
-    launches = executable.bind({**arguments, **held})
+    launches = executable.bind(arguments)
     bench.device.record(launches).launch()
     bench.device.synchronize()
     recording = bench.device.record(launches * LAUNCHES)
-    recording.keep = (executable, held, launches, given)
+    recording.keep = (executable, arguments, launches)
     return recording, result
