@@ -63,7 +63,7 @@ from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.support import linear
 from weft.loop.regions import conjuncts
-from weft.loop.visit import Mutator, walk_exprs
+from weft.loop.visit import Mutator, substitute_stmt, walk_exprs
 from weft.targets.cuda import mma, wgmma
 from weft.targets.cuda.machine import SUM_COLUMNS
 
@@ -395,6 +395,11 @@ class _Own(Mutator):
             inside = self.stmt(s.body)
             del self.rows[s.var]
             return For(half, 2, Let(s.var, place, inside), "unrolled")
+        whole, rest = extent // 32 * 32, Var(f"{s.var.name}_rest")
+        if 0 < whole < extent:  # those of which threads exchange 32, and the others
+            body = substitute_stmt(s.body, {s.var: add(rest, index_expr(whole))})
+            others = For(rest, extent - whole, body, s.kind, s.thread, s.annotations)
+            return seq(self.stmt(s.replace(extent=index_expr(whole))), self.stmt(others))
         group, one = Var(f"{s.var.name}_group"), Var(f"{s.var.name}_one")
         self.columns[s.var] = add(mul(group, index_expr(4)), one)
         place = add(add(mul(group, index_expr(8)), mul(floormod(lane, index_expr(4)), index_expr(2))), one)

@@ -44,6 +44,7 @@ PASSES: pipeline.Passes = (
     stagger.stagger,
     wgmma.promote_products,
     wgmma.overlap_products,
+    producer.unroll_turns,
     overlay_shared,
     cluster.add_up_together,
     *pipeline.TO_VECTORS,

@@ -71,12 +71,12 @@ from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.double_buffer import LAG, Plan, lift, plan_of
 from weft.loop.passes.insert_barriers import barrier
 from weft.loop.passes.support import Copier, Names, Part, buffers_written, is_barrier, make_if, rename_repeated
-from weft.loop.visit import Mutator, child_stmts, walk_stmts
+from weft.loop.visit import Mutator, child_stmts, substitute_stmt, walk_stmts
 from weft.targets.cuda import bulk
 from weft.targets.cuda.cluster import RANK
 from weft.targets.cuda.stagger import STAGGER
 
-BULK, PERSISTENT = "bulk_copy", "persistent"
+BULK, PERSISTENT, TURNS = "bulk_copy", "persistent", "turns"
 GROUP, WARP, REGISTERS, FEWEST = 128, 32, 65536, 24
 """Threads of a group, and of a warp; registers of a multiprocessor; what a thread that only fetches needs."""
 
@@ -86,6 +86,20 @@ def fetch_beside(func: Func) -> Func:
     if not any(isinstance(s, For) and s.annotations.get(BULK) for s in walk_stmts(func.body)):
         return func
     return _Kernels(lift(rename_repeated(func))).run()
+
+
+def unroll_turns(func: Func) -> Func:
+    """The program whose pipelines go by whole turns of their stages, so that the stage of a step is a known number.
+
+    for k in range(20):                                    for turn in range(3):
+      wait(full[k % 6], k // 6 % 2); use t[k % 6]  ->        for stage in range(6):                          unrolled
+                                                               wait(full[stage], turn % 2); use t[stage]
+                                                           for stage in range(2): …                          unrolled
+
+    Where it is not, the threads work out quotients between the products that they begin, and one thread between boxes.
+    """
+    marked = any(isinstance(s, For) and TURNS in s.annotations for s in walk_stmts(func.body))
+    return rename_repeated(_ByTurns().func(func)) if marked else func
 
 
 class _Kernels(Mutator):
@@ -278,7 +292,7 @@ class _Kernel:
         if self.wanted and tiles:
             blocks, _, resident = self.wanted[:3]
             self.count, self.round = min(blocks * resident // self.many, tiles), Var(self.names.fresh("round"))
-            self.block = Var(self.names.fresh("block"))
+            self.block, self.is_once = Var(self.names.fresh("block")), tiles == self.count
         return tiles
 
     def _rounds(self, body: Stmt, tiles: int) -> Stmt:
@@ -338,6 +352,11 @@ class _Kernel:
     def _parity(self, step: Expr, other: int) -> Expr:
         return floormod(add(floordiv(step, index_expr(self.plan.stages)), index_expr(other)), index_expr(2))
 
+    def _turns(self) -> dict[str, Any]:
+        """The mark of a product's loop whose tiles all begin with the first stage."""
+        stages, steps = self.plan.stages, int_value(self.loop.extent) or 1
+        return {TURNS: stages} if self.round is not None and (self.is_once or steps % stages == 0) else {}
+
     def _consumer(self, lane: Var) -> Stmt:
         """Everything but the fills."""
         loop, step, plan = self.loop, self._step(), self.plan
@@ -356,7 +375,7 @@ class _Kernel:
         last = substitute(step, {loop.var: sub(loop.extent, index_expr(1))})
         if loop.annotations.get("pipeline_lag"):
             body = seq(wait, done, make_if(less(index_expr(0), loop.var), give_back(before)))
-            made = seq(loop.replace(body=body, annotations={LAG: 1}), give_back(last))
+            made = seq(loop.replace(body=body, annotations={LAG: 1, **self._turns()}), give_back(last))
         else:
             notes = {STAGGER: True} if loop.annotations.get(STAGGER) else {}
             made = loop.replace(body=seq(wait, done, give_back(step)), annotations=notes)
@@ -386,7 +405,7 @@ class _Kernel:
             bulk.call(bulk.EXPECT, full, bytes_),
             *copies,
         )
-        made: Stmt = Copier(self.names).stmt(self.loop.replace(body=body, annotations={}))
+        made: Stmt = Copier(self.names).stmt(self.loop.replace(body=body, annotations=self._turns()))
         if self.ready is not None:
             ready = self._at(self.ready, index_expr(0))
             copies, bytes_ = [box.copies(box.tile, None, ready) for box in self.whole], index_expr(0)
@@ -394,6 +413,24 @@ class _Kernel:
                 bytes_ = add(bytes_, box.expected())
             made = seq(bulk.call(bulk.EXPECT, ready, bytes_), *copies, made)
         return Copier(self.names).stmt(_around(self.body, self.loop, made))
+
+
+class _ByTurns(Mutator):
+    """Puts turns of all stages in place of steps."""
+
+    def visit_For(self, s: For) -> Stmt:
+        turn, steps = s.annotations.get(TURNS), int_value(s.extent)
+        if turn is None or steps is None:
+            return self.generic_stmt(s)
+        whole, stage = Var(f"{s.var.name}_turn"), Var(f"{s.var.name}_stage")
+
+        def some(many: int, first: Expr) -> Stmt:
+            body = substitute_stmt(s.body, {s.var: add(mul(first, index_expr(turn)), stage)})
+            return For(stage, many, body, "unrolled")
+
+        turns, rest = divmod(steps, turn)
+        made = For(whole, turns, some(turn, whole)) if turns else None
+        return seq(made, some(rest, index_expr(turns)) if rest else None)
 
 
 class _Replace(Mutator):
