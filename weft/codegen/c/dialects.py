@@ -91,6 +91,8 @@ class Dialect:
     """The first line of a kernel on a machine that launches it while the one before runs."""
     ahead: str = ""
     """What stands before that for a constant of which each block reads a part: its name, elements of a part, bytes."""
+    of_warp: str = "{}"
+    """An index that all threads of a warp have (a loop's annotation "of_warp"), so that the compiler knows."""
 
 
 _CUDA_FUNCTIONS = {
@@ -170,6 +172,7 @@ CUDA = Dialect(
     # What a block will read of constants comes into the cache while the kernel before it still runs.
     ahead='  if (threadIdx.x + threadIdx.y == 0) '
     'asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"({0} + (int64_t)blockIdx.x * {1}), "r"({2}));',
+    of_warp="__shfl_sync(0xffffffffu, {}, 0)",
     # Waits for the kernel before; then the one behind may be launched, once every block of this one runs. In this order
     # no block is there while a kernel before the one it waits for runs, whose data the caches near it might hold.
     wait='  asm volatile("griddepcontrol.wait;\\n\\tgriddepcontrol.launch_dependents;" ::: "memory");',

@@ -216,8 +216,8 @@ def _bounds(module: Module, launch: Launch) -> str:
     blocks = None if None in sizes else math.prod(size for size in sizes if size is not None)
     alone = facts is not None and blocks is not None and blocks <= facts.multiprocessors
     loops = [s for s in walk_stmts(launch.body) if isinstance(s, For) and s.kind == "thread"]
-    held = 1 if alone else max((int(s.annotations.get("resident", 0)) for s in loops), default=0)
-    held = 2 if _waits_itself(launch) else held  # the next kernel begins beside it
+    said = max((int(s.annotations.get("resident", 0)) for s in loops), default=0)
+    held = (said or 2) if _waits_itself(launch) else 1 if alone else said  # the next kernel begins beside it
     cluster = max((int(s.annotations.get("cluster", 1)) for s in loops), default=1)
     together = f" __cluster_dims__({cluster}, 1, 1)" if cluster > 1 else ""
     return f"{together} __launch_bounds__({math.prod(launch.block)}{f', {held}' if held else ''})"

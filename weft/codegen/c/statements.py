@@ -390,6 +390,7 @@ def _thread(c: Context, s: For, extent: int | None) -> None:
         group, letter = tag.split(".")
         pattern = c.dialect.block_index if group == "blockIdx" else c.dialect.thread_index
         text = pattern.format(c.dialect.dimensions["xyz".index(letter)])
+        text = c.dialect.of_warp.format(text) if s.annotations.get("of_warp") else text
         c.top.append(f"  const int32_t {name} = (int32_t){text};")
     c.names[s.var] = name
     c.narrow.add(s.var)

@@ -26,7 +26,7 @@ from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
 from weft.schedule.primitives.matrix import stored_operand
 from weft.schedule.schedule import Stage
-from weft.targets.cuda import fragments, mma, producer, wgmma
+from weft.targets.cuda import early, fragments, mma, producer, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.cuda.bulk import MOST_DIMENSIONS, MOST_ROWS
 from weft.targets.cuda.swizzle import CHUNK, LINE
@@ -37,6 +37,7 @@ from weft.targets.gpu.product import Product, find_product, plain_load
 
 KNOBS: dict[str, tuple[int, ...]] = {
     **GROUP_KNOBS,
+    "width": wgmma.WIDTHS,
     "stages": (3, 4, 5, 6, 7),
     "band": (8,),
     "copies": (0, 1, 2, 3),
@@ -217,6 +218,10 @@ class BulkTiles(GroupTiles):
     def _fetch_ahead(self, accumulator: Stage, step: Var) -> None:
         super()._fetch_ahead(accumulator, step)
         accumulator.annotate(producer.BULK, True, step)
+        stages = zip((self.x_stage, self.y_stage), self.loads)
+        known = [self.s[name] for name, load in stages if load is not None and load.buffer in self.given.unit.constants]
+        if known:
+            accumulator.annotate(early.BEGINS_EARLY, [one.block.reads[0].buffer.name for one in known], step)
 
     def _memory(self, c: Columns, row_bytes: Any) -> Any:
         """Shared memory of a block: the operands' tiles."""
@@ -234,6 +239,7 @@ class HeldRows(BulkTiles):
     name, lying = "warpgroups and copy engine, rows in registers", "x"
     knobs = {
         **KNOBS,
+        "width": GROUP_KNOBS["width"],
         "tiles_y": (1,),
         "cluster": (0,),
     }  # what two tiles, or two blocks, wait for costs more than it saves

@@ -37,18 +37,18 @@ def begin_early(func: Func) -> Func:
     """The program whose marked pipelines begin before their kernels wait."""
     if not any(isinstance(s, For) and s.annotations.get(BEGINS_EARLY) for s in walk_stmts(func.body)):
         return func
-    given = _given(func)
-    return _Kernels(lambda around: _Take(given)).func(func)
+    known = given(func)
+    return _Kernels(lambda around: _Take(known)).func(func)
 
 
 def load_early(func: Func) -> Func:
     """The program whose marked loads come before their kernels wait; runs when threads have statements of their own."""
     loops = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.annotations.get(LOADED_EARLY)]
-    names, given = {name for s in loops for name in s.annotations[LOADED_EARLY]}, _given(func)
-    return _Kernels(lambda around: _TakeLoads(names, given, around)).func(func) if loops else func
+    names, known = {name for s in loops for name in s.annotations[LOADED_EARLY]}, given(func)
+    return _Kernels(lambda around: _TakeLoads(names, known, around)).func(func) if loops else func
 
 
-def _given(func: Func) -> set[Buffer]:
+def given(func: Func) -> set[Buffer]:
     """What no kernel of a program writes."""
     return {p for p in func.params if isinstance(p, Buffer)} - buffers_written(func.body)
 

@@ -41,15 +41,17 @@ A loop whose fills are no boxes is left to `double_buffer`, with copies by all t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from weft.core.dtypes import INT64
+from weft.codegen.c.generate import LAUNCH_WAIT
+from weft.core.dtypes import INT32, INT64
 from weft.expr.bounds import Ranges
 from weft.expr.nodes import (
     Address,
     Buffer,
+    Call,
     Expr,
     Select,
     Var,
@@ -67,17 +69,19 @@ from weft.expr.nodes import (
     sub,
 )
 from weft.expr.visit import substitute, uses_any
-from weft.loop.ir import Allocate, For, Func, If, Let, Seq, Stmt, Store, seq
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.double_buffer import LAG, Plan, lift, plan_of
 from weft.loop.passes.insert_barriers import barrier
 from weft.loop.passes.support import Copier, Names, Part, buffers_written, is_barrier, make_if, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, substitute_stmt, walk_stmts
 from weft.targets.cuda import bulk
 from weft.targets.cuda.cluster import RANK
+from weft.targets.cuda.early import BEGINS_EARLY, given
 from weft.targets.cuda.stagger import STAGGER
 
 BULK, PERSISTENT, TURNS = "bulk_copy", "persistent", "turns"
 GROUP, WARP, REGISTERS, FEWEST = 128, 32, 65536, 24
+WAIT_BEFORE = Evaluate(Call(LAUNCH_WAIT, (), INT32))
 """Threads of a group, and of a warp; registers of a multiprocessor; what a thread that only fetches needs."""
 
 
@@ -125,7 +129,9 @@ class _Kernels(Mutator):
         boxes = [bulk.box_of(fill, ranges) for fill in (*plan.fill, *first)] if plan is not None else []
         if plan is None or None in boxes:
             return s
-        made = _Kernel(s, marked[0], plan, [box for box in boxes if box is not None], self.names, first)
+        made = _Kernel(
+            s, marked[0], plan, [box for box in boxes if box is not None], self.names, first, given(self.source)
+        )
         return made.run() if made.is_apart() else s
 
 
@@ -147,7 +153,14 @@ class _Kernel:
     """One kernel: its blocks, its threads, what they do."""
 
     def __init__(
-        self, kernel: For, loop: For, plan: Plan, boxes: Sequence[bulk.Box], names: Names, first: Sequence[Stmt] = ()
+        self,
+        kernel: For,
+        loop: For,
+        plan: Plan,
+        boxes: Sequence[bulk.Box],
+        names: Names,
+        first: Sequence[Stmt] = (),
+        constants: Set[Buffer] = frozenset(),
     ) -> None:
         self.loop, self.plan, self.names, self.first = loop, plan, names, first
         self.boxes, self.whole = [*boxes[: len(plan.fill)]], boxes[len(plan.fill) :]
@@ -173,6 +186,11 @@ class _Kernel:
             for at, box in enumerate(self.boxes):
                 apart = tuple(d for d, place in enumerate(box.corner) if not uses_any(place, {loop.var}))
                 self.boxes[at] = replace(box, apart=apart)
+        self.early: list[int] = []
+        """Boxes of constants that are asked for before the kernel waits for the one before it."""
+        self.constants = constants & {
+            box.source for box in self.boxes if box.source.name in loop.annotations.get(BEGINS_EARLY, ())
+        }
         self.round: Var | None = None
         self.down, self.across = self.wanted[3:5] if len(self.wanted) > 3 else (1, 1)
         along = "blockIdx.y" if self.down > 1 else "blockIdx.x"
@@ -219,14 +237,17 @@ class _Kernel:
         """The kernel with its two roles."""
         groups = math.prod(int_value(one.extent) or 1 for one in self.threads) // GROUP
         *outer, lane = self.threads
-        if outer:
-            first, last = outer[0], int_value(outer[0].extent) or 1
-            outer[0] = first.replace(extent=index_expr(last + 1))
-        else:
-            last, first = 1, For(Var(self.names.fresh("role")), 2, Seq(()), "thread", "threadIdx.y")
-            outer = [first]
+        last = int_value(outer[0].extent) or 1 if outer else 1
+        first = outer[0] if outer else For(Var(self.names.fresh("role")), 1, Seq(()), "thread", "threadIdx.y")
+        outer = [first.replace(extent=index_expr(last + 1)), *outer[1:]]
+        outer = [one.replace(annotations={**one.annotations, "of_warp": True}) for one in outer]
         stages = self.plan.stages
         tiles = self._tiles()
+        self.early = [
+            at
+            for at, box in enumerate(self.boxes)
+            if self.round is not None and self.is_once and self.rank is None and box.source in self.constants
+        ]
         parts = [self.halves[box.tile] for box in self.boxes]
         own = mul(self.rank, index_expr(stages)) if self.rank is not None else index_expr(0)
         starts, whole = (
@@ -244,9 +265,14 @@ class _Kernel:
                 ),
             ),
             barrier(),
+            None if self.early or self.rank is not None or not self.wanted else WAIT_BEFORE,
             If(
                 less(first.var, index_expr(last)),
-                seq(self._registers(groups, True), self._rounds(self._consumer(lane.var), tiles)),
+                seq(
+                    WAIT_BEFORE if self.early else None,
+                    self._registers(groups, True),
+                    self._rounds(self._consumer(lane.var), tiles),
+                ),
                 seq(
                     self._registers(groups, False),
                     If(equal(lane.var, 0), seq(self._rounds(self._producer(), tiles), self._end(tiles))),
@@ -357,6 +383,21 @@ class _Kernel:
         stages, steps = self.plan.stages, int_value(self.loop.extent) or 1
         return {TURNS: stages} if self.round is not None and (self.is_once or steps % stages == 0) else {}
 
+    def _begun(self, known: Stmt, others: Stmt, body: Stmt) -> Stmt:
+        """The fills of a tile, the first ones of constants before the kernel waits for the one before it."""
+        loop, steps = self.loop, int_value(self.loop.extent) or 1
+        many = min(self.plan.stages, steps)
+        first = [
+            Copier(self.names).stmt(loop.replace(extent=index_expr(many), body=one, annotations={TURNS: many}))
+            for one in (known, others)
+        ]
+        rest = loop.replace(
+            extent=index_expr(steps - many),
+            body=substitute_stmt(body, {loop.var: add(loop.var, index_expr(many))}),
+            annotations=self._turns(),
+        )
+        return seq(first[0], WAIT_BEFORE, first[1], Copier(self.names).stmt(rest) if steps > many else None)
+
     def _consumer(self, lane: Var) -> Stmt:
         """Everything but the fills."""
         loop, step, plan = self.loop, self._step(), self.plan
@@ -406,6 +447,10 @@ class _Kernel:
             *copies,
         )
         made: Stmt = Copier(self.names).stmt(self.loop.replace(body=body, annotations=self._turns()))
+        if self.early:
+            known = seq(bulk.call(bulk.EXPECT, full, bytes_), *[copies[at] for at in self.early])
+            others = seq(*[one for at, one in enumerate(copies) if at not in self.early])
+            made = self._begun(known, others, body)
         if self.ready is not None:
             ready = self._at(self.ready, index_expr(0))
             copies, bytes_ = [box.copies(box.tile, None, ready) for box in self.whole], index_expr(0)

@@ -67,7 +67,7 @@ GROUP_KNOBS: dict[str, tuple[int, ...]] = {
     "groups_y": (1, 2, 3),
     "groups_x": (1, 2),
     "tiles_y": (1, 2),
-    "width": wgmma.WIDTHS,
+    "width": tuple(width for width in wgmma.WIDTHS if width % 32 == 0),
     "stages": (3, 4, 5, 6),
     "parts": (1, 2, 4, 8),
 }

@@ -59,7 +59,7 @@ ROWS = 64
 """Rows of a tile of sums."""
 LINE = 64
 """Elements of a line of a 16-bit kind."""
-WIDTHS = (64, 80, 96, 112, 128, 160, 192, 224, 256)
+WIDTHS = (64, 80, 96, 128, 160, 192, 224, 256)
 """Columns of a tile of sums; where b does not lie along k, half of its last line may be of no use."""
 DOT, ZERO, STORE, WAIT, PUBLISH = "wgmma_dot_", "wgmma_zero", "wgmma_store", "wgmma_wait", "wgmma_publish"
 WAIT_FOR, ADD, HELD, FIRST = "wgmma_wait_for", "wgmma_add", f"{DOT}held_", "_first_"
