@@ -81,6 +81,7 @@ def run(func, sizes, turned, kind, reference):
         pytest.param((70, 72, 136), True, {"groups_y": 3}, marks=pytest.mark.slow),  # a fill is no work for all groups
         pytest.param((64, 72, 448), False, {"parts": 2}, marks=pytest.mark.slow),  # sums of two halves of k
         ((64, 200, 72), False, {"width": 160}),  # two lines of columns and a half
+        ((70, 88, 136), True, {"width": 80}),  # of which threads exchange 64
         pytest.param((128, 232, 136), False, {"width": 224}, marks=pytest.mark.slow),
         pytest.param((70, 104, 136), False, {"width": 96}, marks=pytest.mark.slow),
     ],
@@ -112,9 +113,9 @@ def test_what_lies_beyond_a_matrix_is_not_fetched():
     assert not calls(func, "bulk_skip") and len(calls(func, "bulk_copy")) == 2
 
 
-def tile_by_bulk(schedule, target, width=96):
+def tile_by_bulk(schedule, target, width=96, constants=()):
     """Schedules the product D by the copy engine, in tiles of so many columns."""
-    (unit,) = contractions_of(unit_of(schedule, "D", target))
+    (unit,) = contractions_of(unit_of(schedule, "D", target, constants))
     found = find_product(unit)
     tiles = bulk_tiles.BulkTiles(found, tensor_cores.kind_of(found, target))
     assert tiles.takes()
@@ -252,6 +253,33 @@ def test_blocks_stay_and_one_group_fetches():
     assert program.source.count("__syncthreads()") == 1  # for the barriers of bytes; then threads wait for tiles alone
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, HOPPER.cpu)
+
+
+def test_the_stage_of_a_step_is_a_known_number():
+    """Eight steps with three stages: two turns of three, and two steps. Of tiles that follow one another it is not."""
+    sizes = (64, 64, 512)
+    _, func, *rest = lowered(sizes, blocks=1)
+    run(func, sizes, True, *rest)
+    kernel = HOPPER.generate(func).source.partition("__global__")[2]
+    turns = re.findall(r"(\w+_turn) < 2; .*\n *#pragma unroll\n *for \(int32_t (\w+_stage) = 0; \2 < 3", kernel)
+    assert len(turns) == 2 and len(re.findall(r"_stage\w* < 2;", kernel)) == 2
+    assert not re.search(r"_turn\)? [%/]", kernel) and "__shfl_sync(0xffffffffu, threadIdx.y, 0)" in kernel
+    _, func, *_ = lowered((256, 64, 512), blocks=1)
+    assert "_turn" not in HOPPER.generate(func).source
+
+
+def test_constants_are_fetched_before_a_kernel_waits():
+    """What another kernel may have written is not, nor by the threads that multiply."""
+    x, w = (te.placeholder((64, 128), "float16", name=name) for name in "ab")
+    r = te.reduce_axis(128, "r")
+    sums = te.compute((64, 64), lambda i, j: te.sum(x[i, r].astype("float32") * w[j, r].astype("float32"), axis=r))
+    schedule = te.create_schedule(te.compute((64, 64), lambda i, j: sums[i, j].astype("float16"), name="D").op)
+    tile_by_bulk(schedule, HOPPER, 64, [w])
+    source = HOPPER.generate(HOPPER.lower(schedule.func)).source
+    multiply, fetch = source.partition("__global__")[2].split("} else {")
+    assert multiply.index("griddepcontrol.wait") > multiply.index("__syncthreads")
+    before, after = fetch.split("griddepcontrol.wait")
+    assert "&b_map" in before and "&a_map" not in before and "&a_map" in after
 
 
 def test_two_blocks_stay_on_a_multiprocessor():
