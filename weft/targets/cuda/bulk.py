@@ -227,19 +227,21 @@ def box_of(fill: Stmt, ranges: Ranges) -> Box | None:
     load, tests = _copied(fill.value)
     if load is None or 0 in loops.values() or any(set(free_vars(end)) - set(loops) for end in ends):
         return None
-    shape = [int_value(size) or 0 for size in load.buffer.shape]
+    shape, indices = [int_value(size) or 0 for size in load.buffer.shape], list(load.indices)
+    while len(shape) > 2 and shape[-1] == 1 and load.buffer.strides is None:  # a window of one place
+        shape, indices = shape[:-1], indices[:-1]
     seen = _Seen(fill, loops, ranges, ends)
     if len(shape) == 1:
         return seen.in_rows(load, tests, shape[0]) or seen.in_pieces(load, tests, shape[0])
-    if not _takes(load.buffer, fill.buffer):
+    if not _takes(load.buffer, shape, fill.buffer):
         return None
     together: Expr = index_expr(0)
-    for size, index in zip(shape[:-1], load.indices):
+    for size, index in zip(shape[:-1], indices):
         together = add(mul(together, index_expr(size)), index)
-    found = seen.box(load, tests, shape, list(load.indices))
+    found = seen.box(load, tests, shape, indices)
     if found is not None or load.buffer.strides is not None:
         return found
-    return seen.box(load, tests, [math.prod(shape[:-1]), shape[-1]], [simplify(together, ranges), load.indices[-1]])
+    return seen.box(load, tests, [math.prod(shape[:-1]), shape[-1]], [simplify(together, ranges), indices[-1]])
 
 
 class _Seen:
@@ -412,9 +414,8 @@ def _copied(value: Expr) -> tuple[Load | None, list[Expr]]:
     return (value if isinstance(value, Load) else None), tests
 
 
-def _takes(source: Buffer, tile: Buffer) -> bool:
+def _takes(source: Buffer, sizes: Sequence[int], tile: Buffer) -> bool:
     """Whether the copy engine can read a tensor into a tile: whole chunks from row to row, sizes that are known."""
-    sizes = [int_value(size) or 0 for size in source.shape]
     if not 2 <= len(sizes) <= MOST_DIMENSIONS or min(sizes) < 1 or source.scope != "global":
         return False
     *steps, last = _strides(source, sizes)

@@ -76,10 +76,10 @@ from weft.loop.passes.support import Copier, Names, Part, buffers_written, is_ba
 from weft.loop.visit import Mutator, child_stmts, substitute_stmt, walk_stmts
 from weft.targets.cuda import bulk
 from weft.targets.cuda.cluster import RANK
-from weft.targets.cuda.early import BEGINS_EARLY, given
+from weft.targets.cuda.early import given
 from weft.targets.cuda.stagger import STAGGER
 
-BULK, PERSISTENT, TURNS = "bulk_copy", "persistent", "turns"
+BULK, PERSISTENT, TURNS, CONSTANTS = "bulk_copy", "persistent", "turns", "constants"
 GROUP, WARP, REGISTERS, FEWEST = 128, 32, 65536, 24
 WAIT_BEFORE = Evaluate(Call(LAUNCH_WAIT, (), INT32))
 """Threads of a group, and of a warp; registers of a multiprocessor; what a thread that only fetches needs."""
@@ -189,7 +189,7 @@ class _Kernel:
         self.early: list[int] = []
         """Boxes of constants that are asked for before the kernel waits for the one before it."""
         self.constants = constants & {
-            box.source for box in self.boxes if box.source.name in loop.annotations.get(BEGINS_EARLY, ())
+            box.source for box in self.boxes if box.source.name in loop.annotations.get(CONSTANTS, ())
         }
         self.round: Var | None = None
         self.down, self.across = self.wanted[3:5] if len(self.wanted) > 3 else (1, 1)
