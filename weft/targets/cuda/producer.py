@@ -41,7 +41,7 @@ A loop whose fills are no boxes is left to `double_buffer`, with copies by all t
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -129,9 +129,7 @@ class _Kernels(Mutator):
         boxes = [bulk.box_of(fill, ranges) for fill in (*plan.fill, *first)] if plan is not None else []
         if plan is None or None in boxes:
             return s
-        made = _Kernel(
-            s, marked[0], plan, [box for box in boxes if box is not None], self.names, first, given(self.source)
-        )
+        made = _Kernel(self, s, marked[0], plan, [box for box in boxes if box is not None], first)
         return made.run() if made.is_apart() else s
 
 
@@ -153,16 +151,9 @@ class _Kernel:
     """One kernel: its blocks, its threads, what they do."""
 
     def __init__(
-        self,
-        kernel: For,
-        loop: For,
-        plan: Plan,
-        boxes: Sequence[bulk.Box],
-        names: Names,
-        first: Sequence[Stmt] = (),
-        constants: Set[Buffer] = frozenset(),
+        self, owner: _Kernels, kernel: For, loop: For, plan: Plan, boxes: Sequence[bulk.Box], first: Sequence[Stmt]
     ) -> None:
-        self.loop, self.plan, self.names, self.first = loop, plan, names, first
+        self.loop, self.plan, self.names, self.first = loop, plan, owner.names, first
         self.boxes, self.whole = [*boxes[: len(plan.fill)]], boxes[len(plan.fill) :]
         self.blocks: list[For] = []
         self.memory: list[Buffer] = []
@@ -186,30 +177,31 @@ class _Kernel:
             for at, box in enumerate(self.boxes):
                 apart = tuple(d for d, place in enumerate(box.corner) if not uses_any(place, {loop.var}))
                 self.boxes[at] = replace(box, apart=apart)
-        self.early: list[int] = []
-        """Boxes of constants that are asked for before the kernel waits for the one before it."""
-        self.constants = constants & {
-            box.source for box in self.boxes if box.source.name in loop.annotations.get(CONSTANTS, ())
-        }
         self.round: Var | None = None
+        self.is_once = False
+        """Whether each block has one tile alone."""
         self.down, self.across = self.wanted[3:5] if len(self.wanted) > 3 else (1, 1)
         along = "blockIdx.y" if self.down > 1 else "blockIdx.x"
         self.along = next((one for one in self.blocks if one.thread == along), None)
         """The loop over tiles of which a cluster has several."""
         if self.many > 1 and not any(map(self._is_shared, self.boxes)):
             self.down = self.across = 1
-        self.rank = Var(names.fresh("rank")) if self.many > 1 else None
+        self.rank = Var(self.names.fresh("rank")) if self.many > 1 else None
+        known = given(owner.source) if self.rank is None else set()
+        named = loop.annotations.get(CONSTANTS, ())
+        self.early = [at for at, box in enumerate(self.boxes) if box.source in known and box.source.name in named]
+        """Boxes of constants: a block with one tile asks for them before the kernel waits for the one before it."""
         odd = self.rank is not None and self.along is not None and (int_value(self.along.extent) or 0) % self.many
-        self.place = Var(names.fresh("place")) if odd else None
+        self.place = Var(self.names.fresh("place")) if odd else None
         """Where a block's tile would be, if that may lie beyond the last."""
         self.halves = {
             old: new.replace(shape=(index_expr(self.many * plan.stages), *new.shape[1:])) if self.many > 1 else new
             for old, new in plan.halves.items()
         }
         self.full, self.empty = (
-            Buffer(names.fresh(n), INT64, (self.many * plan.stages,), scope="shared") for n in ("full", "empty")
+            Buffer(self.names.fresh(n), INT64, (self.many * plan.stages,), scope="shared") for n in ("full", "empty")
         )
-        self.ready = Buffer(names.fresh("ready"), INT64, (1,), scope="shared") if first else None
+        self.ready = Buffer(self.names.fresh("ready"), INT64, (1,), scope="shared") if first else None
 
     @property
     def many(self) -> int:
@@ -243,11 +235,7 @@ class _Kernel:
         outer = [one.replace(annotations={**one.annotations, "of_warp": True}) for one in outer]
         stages = self.plan.stages
         tiles = self._tiles()
-        self.early = [
-            at
-            for at, box in enumerate(self.boxes)
-            if self.round is not None and self.is_once and self.rank is None and box.source in self.constants
-        ]
+        self.early = self.early if self.is_once else []
         parts = [self.halves[box.tile] for box in self.boxes]
         own = mul(self.rank, index_expr(stages)) if self.rank is not None else index_expr(0)
         starts, whole = (
@@ -387,16 +375,13 @@ class _Kernel:
         """The fills of a tile, the first ones of constants before the kernel waits for the one before it."""
         loop, steps = self.loop, int_value(self.loop.extent) or 1
         many = min(self.plan.stages, steps)
-        first = [
-            Copier(self.names).stmt(loop.replace(extent=index_expr(many), body=one, annotations={TURNS: many}))
-            for one in (known, others)
-        ]
-        rest = loop.replace(
-            extent=index_expr(steps - many),
-            body=substitute_stmt(body, {loop.var: add(loop.var, index_expr(many))}),
-            annotations=self._turns(),
-        )
-        return seq(first[0], WAIT_BEFORE, first[1], Copier(self.names).stmt(rest) if steps > many else None)
+
+        def some(count: int, one: Stmt) -> Stmt | None:
+            made = loop.replace(extent=index_expr(count), body=one, annotations=self._turns())
+            return Copier(self.names).stmt(made) if count else None
+
+        later = substitute_stmt(body, {loop.var: add(loop.var, index_expr(many))})
+        return seq(some(many, known), WAIT_BEFORE, some(many, others), some(steps - many, later))
 
     def _consumer(self, lane: Var) -> Stmt:
         """Everything but the fills."""
