@@ -134,32 +134,33 @@ def _dot(kind: Kind) -> Emitter:
 
 
 def zero_tile(c: Context, call: Call) -> str:
-    """Sums of a tile that begin."""
+    """Sums of a tile that begin: 8 of a thread, or half as many as there are columns."""
     c.helper(
         "weft_mma_zero",
-        "template <typename T> DEVICE void weft_mma_zero(T *sum) {\n  #pragma unroll\n"
-        "  for (int32_t i = 0; i < 8; ++i) sum[i] = (T)0;\n}",
+        "template <int32_t count, typename T> DEVICE void weft_mma_zero(T *sum) {\n  #pragma unroll\n"
+        "  for (int32_t i = 0; i < count; ++i) sum[i] = (T)0;\n}",
     )
-    return f"weft_mma_zero({c.fragment(call.args[0])})"
+    return f"weft_mma_zero<{c.constant(call.args[1]) // 2 if len(call.args) > 1 else 8}>({c.fragment(call.args[0])})"
+
+
+STORE = """template <int32_t eights, typename T> DEVICE void weft_mma_store(T *to, const T *sum, int32_t stride) {
+  const int32_t lane = (int32_t)(threadIdx.x & 31u);
+  T *place = to + (lane >> 2) * stride + ((lane & 3) << 1);
+  #pragma unroll
+  for (int32_t i = 0; i < eights; ++i) {
+    place[i * 8] = sum[i * 4];
+    place[i * 8 + 1] = sum[i * 4 + 1];
+    place[i * 8 + 8 * stride] = sum[i * 4 + 2];
+    place[i * 8 + 8 * stride + 1] = sum[i * 4 + 3];
+  }
+}"""
+"""A warp's sums of 16 rows and so many times 8 columns, to memory."""
 
 
 def _store(c: Context, call: Call) -> str:
     source, target, stride = call.args[:3]
-    c.helper(
-        "weft_mma_store",
-        """template <typename T> DEVICE void weft_mma_store(T *to, const T *sum, int32_t stride) {
-  const int32_t lane = (int32_t)(threadIdx.x & 31u);
-  T *place = to + (lane >> 2) * stride + ((lane & 3) << 1);
-  #pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    place[half * 8] = sum[half * 4];
-    place[half * 8 + 1] = sum[half * 4 + 1];
-    place[half * 8 + 8 * stride] = sum[half * 4 + 2];
-    place[half * 8 + 8 * stride + 1] = sum[half * 4 + 3];
-  }
-}""",
-    )
-    return f"weft_mma_store({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
+    c.helper("weft_mma_store", STORE)
+    return f"weft_mma_store<2>({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
 
 
 EMITTERS: Mapping[str, Emitter] = {

@@ -202,34 +202,18 @@ def _loaded(c: Context, call: Call) -> str:
     return f"[&](float *sum) {{ int32_t words[16]; {name}<0>(sum, words, words, {operands}); }}({c.fragment(out)})"
 
 
-def _zero(c: Context, call: Call) -> str:
-    c.helper(
-        "weft_wgmma_zero",
-        "template <int32_t count, typename T> DEVICE void weft_wgmma_zero(T *sum) {\n  #pragma unroll\n"
-        "  for (int32_t i = 0; i < count; ++i) sum[i] = (T)0;\n}",
-    )
-    return f"weft_wgmma_zero<{c.constant(call.args[1]) // 2}>({c.fragment(call.args[0])})"
-
-
 def _store(c: Context, call: Call) -> str:
     """Sums to memory; the empty instruction keeps their registers in place until the products are through."""
     source, target, stride, width = call.args[0], call.args[1], call.args[2], c.constant(call.args[5])
     wide = source.buffer.dtype.name  # type: ignore[attr-defined]
     kind, name = _sum_type(wide), f"weft_wgmma_store_{width}_{mma.SUMS[wide]}"
     sums = ", ".join(f'"+{"f" if wide == "float32" else "r"}"(sum[{i}])' for i in range(width // 2))
+    c.helper("weft_mma_store", mma.STORE)
     c.helper(
         name,
         f"""DEVICE void {name}({kind} *to, {kind} *sum, int32_t stride) {{
-  const int32_t lane = (int32_t)(threadIdx.x & 31u), warp = (int32_t)((threadIdx.x >> 5) & 3u);
   asm volatile("" : {sums} : : "memory");
-  {kind} *place = to + (warp * 16 + (lane >> 2)) * stride + ((lane & 3) << 1);
-  #pragma unroll
-  for (int32_t i = 0; i < {width // 8}; ++i) {{
-    place[i * 8] = sum[i * 4];
-    place[i * 8 + 1] = sum[i * 4 + 1];
-    place[i * 8 + 8 * stride] = sum[i * 4 + 2];
-    place[i * 8 + 8 * stride + 1] = sum[i * 4 + 3];
-  }}
+  weft_mma_store<{width // 8}>(to + (int32_t)((threadIdx.x >> 5) & 3u) * 16 * stride, sum, stride);
 }}""",
     )
     return f"{name}({c.pointer(target)}, {c.fragment(source)}, (int32_t)({c.value(stride)}))"
@@ -268,7 +252,7 @@ def _shorter() -> Iterator[tuple[mma.Kind, int]]:
 EMITTERS: Mapping[str, Emitter] = {
     WAIT_FOR: _wait_for,
     ADD: _add,
-    ZERO: _zero,
+    ZERO: mma.zero_tile,
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
     PUBLISH: instruction("fence.proxy.async.shared::cta"),
