@@ -270,9 +270,11 @@ def test_the_stage_of_a_step_is_a_known_number():
 
 def test_constants_are_fetched_before_a_kernel_waits():
     """What another kernel may have written is not, nor by the threads that multiply."""
-    x, w = (te.placeholder((64, 128), "float16", name=name) for name in "ab")
-    r = te.reduce_axis(128, "r")
-    sums = te.compute((64, 64), lambda i, j: te.sum(x[i, r].astype("float32") * w[j, r].astype("float32"), axis=r))
+    x, w = te.placeholder((64, 128), "float16", name="a"), te.placeholder((64, 128, 1, 1), "float16", name="b")
+    at = [te.reduce_axis(size, name) for size, name in ((128, "r"), (1, "p"), (1, "q"))]
+    sums = te.compute(
+        (64, 64), lambda i, j: te.sum(x[i, at[0]].astype("float32") * w[(j, *at)].astype("float32"), axis=at)
+    )
     schedule = te.create_schedule(te.compute((64, 64), lambda i, j: sums[i, j].astype("float16"), name="D").op)
     tile_by_bulk(schedule, HOPPER, 64, [w])
     source = HOPPER.generate(HOPPER.lower(schedule.func)).source

@@ -93,14 +93,9 @@ def fetch_beside(func: Func) -> Func:
 
 
 def unroll_turns(func: Func) -> Func:
-    """The program whose pipelines go by whole turns of their stages, so that the stage of a step is a known number.
+    """The program whose pipelines go by whole turns of their stages, unrolled: the stage of a step is a known number.
 
-    for k in range(20):                                    for turn in range(3):
-      wait(full[k % 6], k // 6 % 2); use t[k % 6]  ->        for stage in range(6):                          unrolled
-                                                               wait(full[stage], turn % 2); use t[stage]
-                                                           for stage in range(2): …                          unrolled
-
-    Where it is not, the threads work out quotients between the products that they begin, and one thread between boxes.
+    Where it is not, threads work out quotients between the products that they begin.
     """
     marked = any(isinstance(s, For) and TURNS in s.annotations for s in walk_stmts(func.body))
     return rename_repeated(_ByTurns().func(func)) if marked else func
@@ -446,21 +441,20 @@ class _Kernel:
 
 
 class _ByTurns(Mutator):
-    """Puts turns of all stages in place of steps."""
+    """Puts turns of all stages, and the steps that are left, in place of steps."""
 
     def visit_For(self, s: For) -> Stmt:
-        turn, steps = s.annotations.get(TURNS), int_value(s.extent)
+        turn, steps, stage = s.annotations.get(TURNS), int_value(s.extent), Var(f"{s.var.name}_stage")
         if turn is None or steps is None:
             return self.generic_stmt(s)
-        whole, stage = Var(f"{s.var.name}_turn"), Var(f"{s.var.name}_stage")
 
-        def some(many: int, first: Expr) -> Stmt:
+        def some(many: int, first: Expr) -> Stmt | None:
             body = substitute_stmt(s.body, {s.var: add(mul(first, index_expr(turn)), stage)})
-            return For(stage, many, body, "unrolled")
+            return For(stage, many, body, "unrolled") if many else None
 
-        turns, rest = divmod(steps, turn)
-        made = For(whole, turns, some(turn, whole)) if turns else None
-        return seq(made, some(rest, index_expr(turns)) if rest else None)
+        whole, turns = Var(f"{s.var.name}_turn"), steps // turn
+        each = some(turn, whole) if turns else None
+        return seq(For(whole, turns, each) if each is not None else None, some(steps % turn, index_expr(turns)))
 
 
 class _Replace(Mutator):
