@@ -7,9 +7,9 @@ typedef unsigned long long uint64_t;
 
 typedef struct __align__(4) { int8_t lane[4]; } int8_x4;
 typedef struct __align__(16) { int8_t lane[16]; } int8_x16;
-template <typename T> static __device__ __forceinline__ void weft_mma_zero(T *sum) {
+template <int32_t count, typename T> static __device__ __forceinline__ void weft_mma_zero(T *sum) {
   #pragma unroll
-  for (int32_t i = 0; i < 8; ++i) sum[i] = (T)0;
+  for (int32_t i = 0; i < count; ++i) sum[i] = (T)0;
 }
 static __device__ __forceinline__ void weft_copy_async_16(void *to, const void *from, bool there) {
   const uint32_t place = (uint32_t)__cvta_generic_to_shared(to);
@@ -37,15 +37,15 @@ static __device__ __forceinline__ void weft_mma_dot_u8s8(int32_t *sum, const uin
                : "+r"(sum[4]), "+r"(sum[5]), "+r"(sum[6]), "+r"(sum[7])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[2]), "r"(b[3]));
 }
-template <typename T> static __device__ __forceinline__ void weft_mma_store(T *to, const T *sum, int32_t stride) {
+template <int32_t eights, typename T> static __device__ __forceinline__ void weft_mma_store(T *to, const T *sum, int32_t stride) {
   const int32_t lane = (int32_t)(threadIdx.x & 31u);
   T *place = to + (lane >> 2) * stride + ((lane & 3) << 1);
   #pragma unroll
-  for (int32_t half = 0; half < 2; ++half) {
-    place[half * 8] = sum[half * 4];
-    place[half * 8 + 1] = sum[half * 4 + 1];
-    place[half * 8 + 8 * stride] = sum[half * 4 + 2];
-    place[half * 8 + 8 * stride + 1] = sum[half * 4 + 3];
+  for (int32_t i = 0; i < eights; ++i) {
+    place[i * 8] = sum[i * 4];
+    place[i * 8 + 1] = sum[i * 4 + 1];
+    place[i * 8 + 8 * stride] = sum[i * 4 + 2];
+    place[i * 8 + 8 * stride + 1] = sum[i * 4 + 3];
   }
 }
 typedef struct __align__(16) { int32_t lane[4]; } int32_x4;
@@ -106,7 +106,7 @@ extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_1(const uint8_t
   const int32_t j_1o = (int32_t)blockIdx.x;
   const int32_t tx = (int32_t)threadIdx.x;
   int32_t C_sum[8];
-  weft_mma_zero((C_sum + 0));
+  weft_mma_zero<8>((C_sum + 0));
   __syncthreads();
   weft_copy_async_16((C_y + (((tx >> 1) * 48) + ((tx & 1) * 16))), (A + (((i_1o * 1024) + ((tx >> 1) * 64)) + ((tx & 1) * 16))), true);
   weft_copy_async_16((C_x + (((tx >> 1) * 48) + ((tx & 1) * 16))), (B_global + (((j_1o * 1024) + ((tx >> 1) * 64)) + ((tx & 1) * 16))), true);
@@ -125,7 +125,7 @@ extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_1(const uint8_t
     weft_mma_load_halves((C_x_mma_b + 0), (C_x + (k0 * 768)), (int32_t)(48) * 1);
     weft_mma_dot_u8s8((C_sum + 0), (C_y_mma_a + 0), (C_x_mma_b + 0));
   }
-  weft_mma_store((C_sum_shared + (0)), (C_sum + 0), (int32_t)(24));
+  weft_mma_store<2>((C_sum_shared + (0)), (C_sum + 0), (int32_t)(24));
   __syncthreads();
   const int32_t C_base = (((i_1o * 512) + ((tx >> 2) * 32)) + (j_1o * 16)) + ((tx & 3) * 4);
   const int32_t C_sum_shared_base = ((tx >> 2) * 24) + ((tx & 3) * 4);
