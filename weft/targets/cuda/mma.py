@@ -133,14 +133,14 @@ def _dot(kind: Kind) -> Emitter:
     return emit
 
 
-def zero_tile(c: Context, call: Call) -> str:
-    """Sums of a tile that begin: 8 of a thread, or half as many as there are columns."""
+def zero_tile(c: Context, call: Call, count: int = 8) -> str:
+    """Sums of a tile that begin, so many of a thread."""
     c.helper(
         "weft_mma_zero",
         "template <int32_t count, typename T> DEVICE void weft_mma_zero(T *sum) {\n  #pragma unroll\n"
         "  for (int32_t i = 0; i < count; ++i) sum[i] = (T)0;\n}",
     )
-    return f"weft_mma_zero<{c.constant(call.args[1]) // 2 if len(call.args) > 1 else 8}>({c.fragment(call.args[0])})"
+    return f"weft_mma_zero<{count}>({c.fragment(call.args[0])})"
 
 
 STORE = """template <int32_t eights, typename T> DEVICE void weft_mma_store(T *to, const T *sum, int32_t stride) {

@@ -252,7 +252,7 @@ def _shorter() -> Iterator[tuple[mma.Kind, int]]:
 EMITTERS: Mapping[str, Emitter] = {
     WAIT_FOR: _wait_for,
     ADD: _add,
-    ZERO: mma.zero_tile,
+    ZERO: lambda c, call: mma.zero_tile(c, call, c.constant(call.args[1]) // 2),
     STORE: _store,
     WAIT: instruction("wgmma.wait_group.sync.aligned 0"),
     PUBLISH: instruction("fence.proxy.async.shared::cta"),
