@@ -146,7 +146,8 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
     outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
     tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
     if in_blocks:
-        tall, wide = (extent(axis) // side.pitch for axis, side in zip(block_named(s, PADDED).axes[4:6], sides))
+        read = zip(block_named(s, PADDED).axes[4:6], sides)
+        tall, wide = ((extent(axis) - side.reach(0)) // side.pitch for axis, side in read)
         blocks = ceildiv(height, tall * down), ceildiv(width, wide * across)
     return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, blocks)
 
