@@ -260,8 +260,8 @@ class _Partitioner(Mutator):
 
     # --------------------------------------------------------------------------------------------- the pieces
 
-    def _pieces(self, loop: For) -> Stmt | None:
-        lower, upper = self._bounds_of(loop)
+    def _pieces(self, whole: For) -> Stmt | None:
+        loop, (lower, upper) = whole, self._bounds_of(whole)
         ends = [each.end for each in upper if each.end is not None]
         if 1 < len(ends) == len(upper) and all(structural_equal(end, ends[0]) for end in ends):
             loop, upper = self._trimmed(loop, upper, ends[0])
@@ -271,7 +271,7 @@ class _Partitioner(Mutator):
             skipping = [[each for each in bounds if not each.test.padding] for bounds in (lower, upper)]
             if [*map(len, skipping)] != [len(lower), len(upper)]:
                 pieces = self._cut(loop, *skipping)
-        return pieces
+        return self._inside(loop) if pieces is None and loop is not whole else pieces
 
     def _trimmed(self, loop: For, upper: list[_Bound], end: Expr) -> tuple[For, list[_Bound]]:
         """The loop without the iterations at an open end in which nothing happens; what is left of its bounds."""

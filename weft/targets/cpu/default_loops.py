@@ -171,7 +171,13 @@ def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int, target: Target) 
     if length < lanes // 2 or length < 4:
         return False
     wide = min(lanes * 4, ceildiv(length, lanes) * lanes) if length >= 2 * lanes else min(lanes, length)
-    _, inner = stage.split(last, factor=wide)
+    reduce_in_lanes(stage, last, wide, lanes)
+    return True
+
+
+def reduce_in_lanes(stage: Stage, loop: Var, wide: int, lanes: int) -> None:
+    """Partial results of a reduction, `wide` of them in vectors side by side, which are combined last."""
+    _, inner = stage.split(loop, factor=wide)
     partial = stage.schedule.rfactor(stage.name, inner)
     partial.set_scope("local")
     if wide > lanes:
@@ -180,11 +186,10 @@ def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int, target: Target) 
         partial.vectorize(vector)
     else:
         partial.vectorize(partial.loops[-1])
-    _combine_lanes(stage, facts, wide, lanes)
-    return True
+    _combine_lanes(stage, wide, lanes)
 
 
-def _combine_lanes(stage: Stage, facts: Facts, wide: int, lanes: int) -> None:
+def _combine_lanes(stage: Stage, wide: int, lanes: int) -> None:
     """The last reduction, of the partial results: vectors to one, its halves and quarters, then the few that are left.
 
     One after the other, each addition would wait for the one before it.
