@@ -224,24 +224,12 @@ def _one_stretch(facts: Facts, axes: Sequence[Axis]) -> bool:
 
 def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
-    lane = best_lane_axis(facts)
-    if lane is None:
+    found = _lane_loop(stage, facts)
+    if found is None or found[1] < 2:
         return False
-    position = [i for i, axis in enumerate(facts.spatial) if axis is lane][0]
-    loops = list(stage.axis)
-    if len(loops) != len(facts.spatial):
-        return False
-    loop = loops[position]
-    length = extent_of(stage, loop)
-    if length < 2:
-        return False
-    alone = _alone(stage)
-    if loop.name not in alone:
-        return False
-    others = [x for x in loops if x is not loop and x.name in alone]
-    inner = loop
+    inner, length, others = found
     if length > lanes:
-        block, inner = stage.split(loop, factor=lanes)
+        block, inner = stage.split(inner, factor=lanes)
         others.append(block)
     stage.reorder(*others, *stage.reduce_axis, inner)
     window = list(stage.reduce_axis)
@@ -255,20 +243,14 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
 
 def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Rows reduced into one row: a stretch of the sums stays in the first-level cache while rows stream past it."""
-    lane = best_lane_axis(facts)
-    loops, rows = list(stage.axis), facts.reduce[-1]
-    if lane is None or facts.store is None or len(loops) != len(facts.spatial) or extent(rows) < 2 * model.ROWS_AT_ONCE:
+    lane, found, rows = best_lane_axis(facts), _lane_loop(stage, facts), facts.reduce[-1]
+    if lane is None or found is None or facts.store is None or extent(rows) < 2 * model.ROWS_AT_ONCE:
         return False
+    loop, length, others = found
     steps = [facts.step(load, lane.var) for load in facts.loads]
     far = [facts.step(load, rows.var) or 0 for load, step in zip(facts.loads, steps) if step == 1]
-    loop = loops[[i for i, axis in enumerate(facts.spatial) if axis is lane][0]]
-    length = extent_of(stage, loop)
-    alone = _alone(stage)
     if any(step not in (0, 1) for step in steps) or not far or min(far) < length or length < 2 * lanes:
         return False
-    if loop.name not in alone:
-        return False
-    others = [x for x in loops if x is not loop and x.name in alone]
     block, part = stage.split(loop, factor=_stretch(length, lanes, facts, target))
     stretch, vector, inner = stage.split(part, factors=[None, model.VECTORS_AT_ONCE, lanes])
     *outside, last = stage.reduce_axis
@@ -288,10 +270,17 @@ def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
     return ceildiv(ceildiv(length, parts), lanes) * lanes
 
 
-def _alone(stage: Stage) -> set[str]:
-    """The loops around a stage in which nothing else is computed: those may change their order."""
+def _lane_loop(stage: Stage, facts: Facts) -> tuple[Var, int, list[Var]] | None:
+    """The loop for lanes, how long it is, and the others: those in which nothing else is computed may change their
+    order. None where lanes have no such loop of their own."""
+    lane, loops = best_lane_axis(facts), list(stage.axis)
     path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
-    return {loop.var.name for loop in path if len(blocks_in(loop.body)) == 1}
+    alone = {loop.var.name for loop in path if len(blocks_in(loop.body)) == 1}
+    if lane is None or len(loops) != len(facts.spatial):
+        return None
+    own = loops[[axis is lane for axis in facts.spatial].index(True)]
+    others = [loop for loop in loops if loop is not own and loop.name in alone]
+    return (own, extent_of(stage, own), others) if own.name in alone else None
 
 
 def best_lane_axis(facts: Facts) -> Axis | None:

@@ -335,8 +335,8 @@ class _InVectors:
     def lanes_of_powers(self, stage: Stage) -> None:
         """Several vectors at a time."""
         last = stage.axis[-1]
-        wide = next(n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0)
-        wide = self.point["key_vectors"] if self.is_open else wide
+        fits = [n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0]
+        wide = self.point["key_vectors"] if self.is_open else fits[0]
         nest.vectorize(stage, stage.split(last, factor=wide * self.lanes)[1], self.lanes)
 
     def operands(self) -> None:
