@@ -622,6 +622,3 @@ class _Sketch:
             padded.reorder(loops[0], *loops[2:-1], stretch, lane, place)
             nest.write_out(padded, lane, place)
         return bool(tried)
-
-
-__all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]
