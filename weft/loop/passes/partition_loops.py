@@ -300,9 +300,8 @@ class _Partitioner(Mutator):
         constant = int_value(first) is not None and int_value(last) is not None and int_value(loop.extent) is not None
         waits = any(is_barrier(s) for s in walk_stmts(loop.body))
         if not constant and (waits or loop.kind in ("vectorized", "unrolled") or int_value(loop.extent) == 1):
-            return (
-                None  # a vector has constant lanes, threads that wait for each other go on together, one step is whole
-            )
+            # A vector has constant lanes, threads that wait for each other go on together, one step is whole.
+            return None
         known: dict[Expr, Expr] = {each.test.node: TRUE for each in (*lower, *upper)}
         before = self._outside(loop, index_expr(0), first, lower, first) if lower else Seq(())
         after = self._outside(loop, last, sub(loop.extent, last), upper, last) if upper else Seq(())

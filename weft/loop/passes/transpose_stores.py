@@ -6,8 +6,7 @@
 
 Element j of x_i goes to B[b + j*s + i]. A kernel that computes lanes of channels and stores an image row by row ends in
 such stores: each would touch as many cache lines as it has lanes. Where s is an open size, rows that would overlap are
-left to the stores as they were; so are rows that end with an image, where the last of the stores has a test that says
-that there are the others, too.
+left to the stores as they were; so are those that end early, where the test of the last store implies the others'.
 """
 
 from __future__ import annotations

@@ -261,12 +261,8 @@ def ranked_tiles(facts: Convolution, target: Target, is_open: bool = False) -> l
 
 def _takes_tiles(facts: Convolution, target: Target) -> bool:
     lanes = target.vector_bytes // 4
-    return (
-        lanes >= 4
-        and not facts.inputs % lanes
-        and not facts.outputs % lanes
-        and all(n >= 2 for n, taps in zip((facts.height, facts.width), facts.taps) if taps > 1)
-    )
+    in_lanes = lanes >= 4 and not facts.inputs % lanes and not facts.outputs % lanes
+    return in_lanes and all(n >= 2 for n, taps in zip((facts.height, facts.width), facts.taps) if taps > 1)
 
 
 def direct_cycles(facts: Convolution, target: Target) -> float:

@@ -66,12 +66,10 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
         if length > lanes:
             few = len({structural_key(load) for load in facts.loads}) <= 4
             wide = lanes * 4 if length >= lanes * 4 and few else lanes
+            block, inner = stage.split(last, factor=wide)
             if wide > lanes:
-                block, part = stage.split(last, factor=wide)
-                unrolled, inner = stage.split(part, factor=lanes)
+                unrolled, inner = stage.split(inner, factor=lanes)
                 stage.unroll(unrolled)
-            else:
-                block, inner = stage.split(last, factor=lanes)
             if extent_of(stage, block) <= model.SHORT_ROW and _has_edges(stage, facts, target):
                 stage.unroll(block)
             else:
@@ -180,12 +178,11 @@ def reduce_in_lanes(stage: Stage, loop: Var, wide: int, lanes: int) -> None:
     _, inner = stage.split(loop, factor=wide)
     partial = stage.schedule.rfactor(stage.name, inner)
     partial.set_scope("local")
+    vector = partial.loops[-1]
     if wide > lanes:
-        unrolled, vector = partial.split(partial.loops[-1], factor=lanes)
+        unrolled, vector = partial.split(vector, factor=lanes)
         partial.unroll(unrolled)
-        partial.vectorize(vector)
-    else:
-        partial.vectorize(partial.loops[-1])
+    partial.vectorize(vector)
     _combine_lanes(stage, wide, lanes)
 
 
@@ -271,8 +268,7 @@ def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
 
 
 def _lane_loop(stage: Stage, facts: Facts) -> tuple[Var, int, list[Var]] | None:
-    """The loop for lanes, how long it is, and the others: those in which nothing else is computed may change their
-    order. None where lanes have no such loop of their own."""
+    """The loop for lanes, its length, and others in which nothing else is computed; None where lanes have none such."""
     lane, loops = best_lane_axis(facts), list(stage.axis)
     path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
     alone = {loop.var.name for loop in path if len(blocks_in(loop.body)) == 1}
