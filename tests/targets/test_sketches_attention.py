@@ -9,6 +9,7 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401
+from weft import te
 from weft.compiler import compile
 from weft.compiler.kernels.program import build_program
 from weft.compiler.passes import for_target, optimize
@@ -16,6 +17,8 @@ from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
+from weft.loop.ir import Allocate, If
+from weft.loop.visit import walk_stmts
 from weft.models.builder import Builder
 from weft.models.language import bert_base
 from weft.ops.attention_fused import DOMAIN, NAME, SCORES, Sizes
@@ -169,19 +172,19 @@ def test_no_stage_holds_all_scores():
     assert text.index("attention_grown(") > text.index("parallel"), "computed inside a thread's part"
 
 
-def attention_model(length: int, mask: bool) -> Graph:
+def attention_model(length, mask: bool) -> Graph:
     b = Builder("model")
     x = b.input("x", (1, length, 24))
     parts = []
     for _ in range(3):
-        dense = b.node("Reshape", b.node("MatMul", x, b.normal(24, 24, scale=0.2)), b.ints(1, length, 3, 8))
+        dense = b.node("Reshape", b.node("MatMul", x, b.normal(24, 24, scale=0.2)), b.ints(1, -1, 3, 8))
         parts.append(b.node("Transpose", dense, perm=[0, 2, 1, 3]))
     q, k, v = parts
     scores = b.node("Div", b.node("MatMul", q, b.node("Transpose", k, perm=[0, 1, 3, 2])), b.constant(np.float32(2.5)))
     if mask:
         scores = b.node("Add", scores, b.input("mask", (1, 1, 1, length)))
     mixed = b.node("MatMul", b.node("Softmax", scores, axis=-1), v)
-    mixed = b.node("Reshape", b.node("Transpose", mixed, perm=[0, 2, 1, 3]), b.ints(1, length, 24))
+    mixed = b.node("Reshape", b.node("Transpose", mixed, perm=[0, 2, 1, 3]), b.ints(1, -1, 24))
     return b.finish(b.node("Add", b.node("MatMul", mixed, b.normal(24, 24, scale=0.2)), x))
 
 
@@ -196,6 +199,23 @@ def test_models_through_one_kernel(length, mask):
     np.testing.assert_allclose(compile(graph)(*arrays), wanted, rtol=1e-4, atol=1e-4)
     with knobs.override(attention=False):
         assert NAME not in [node.op for node in for_target(optimize(graph, {}, {}), NATIVE).nodes]
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_any_length_through_one_kernel(mask):
+    """Whole register tiles, whatever the length: no test stands in one."""
+    graph = attention_model(te.var("n"), mask)
+    with knobs.override(sizes="open"):
+        module = compile(graph)
+    for length in (50, 1, 3, LANES - 1, LANES, LANES + 1, 31, 33, 48, 77):
+        arrays = [np.random.default_rng(0).standard_normal((1, length, 24)).astype("f4")]
+        arrays += [np.random.default_rng(1).standard_normal((1, 1, 1, length)).astype("f4")] * mask
+        np.testing.assert_allclose(module(*arrays), interpret_graph(graph, arrays)[0], rtol=1e-4, atol=1e-4)
+    (form,) = module.specializations
+    (kernel,) = [launch.kernel for launch in form.launches if "attention" in launch.kernel.label]
+    lowered = weft.builder.lower(kernel.scheduled)
+    tiles = [s for s in walk_stmts(lowered.body) if isinstance(s, Allocate) and s.buffer.name.startswith(SCORES)]
+    assert tiles and not any(isinstance(s, If) for tile in tiles for s in walk_stmts(tile))
 
 
 def test_bert_stores_no_scores():

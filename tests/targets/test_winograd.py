@@ -528,3 +528,24 @@ def test_plain_rows_of_an_open_width_are_turned_in_registers():
     assert "winogradconv" in launch.kernel.label and "store_transposed" in repr(
         weft.builder.lower(launch.kernel.scheduled)
     )
+
+
+@needs_lanes
+@pytest.mark.parametrize("height,tile", [(6, 2), (12, 4)])
+def test_blocks_of_an_open_image_have_the_tiles_that_they_read(monkeypatch, height, tile):
+    """What two neighbouring tiles read in common is no tile more."""
+    found = []
+
+    def point(sizes, target, lanes):
+        found.append(sizes)
+        return default_point(sizes, target, lanes)
+
+    monkeypatch.setattr("weft.targets.cpu.sketches.winograd.default_point", point)
+    graph = open_model(dims=(height, "w"))
+    with knobs.override(sizes="open", cache=False):
+        module = compile(graph)
+        x = numbers(1, 16, height, 40, seed=1)
+        np.testing.assert_allclose(module(x), interpret_graph(graph, [x])[0], rtol=0, atol=1e-4)
+    (node,) = [n for n in module.specializations[0].graph.nodes if n.op == NAME]
+    assert node.attributes["tile"] == tile and found[-1].in_blocks
+    assert [found[-1].tall, found[-1].wide] == list(node.attributes["block"])

@@ -194,7 +194,16 @@ class Mutator(ExprMutator):
 
     def generic_stmt(self, s: Stmt) -> Stmt:
         """What happens to a statement without a method of its own: its parts are rewritten."""
-        return _REBUILD[type(s)](s, self.stmt, self.expr)
+        if type(s) is not Let or self._stmt_handlers[Let] is not Mutator.generic_stmt:
+            return _REBUILD[type(s)](s, self.stmt, self.expr)
+        names: list[Let] = []  # one inside the other, perhaps hundreds: without a call for each
+        while isinstance(s, Let):
+            names.append(s)
+            s = s.body
+        values, made = [self.expr(name.value) for name in names], self.stmt(s)
+        for name, value in zip(reversed(names), reversed(values)):
+            made = name if value is name.value and made is name.body else Let(name.var, value, made)
+        return made
 
     def func(self, f: Func) -> Func:
         """The program with its body rewritten."""

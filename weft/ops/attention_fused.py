@@ -347,9 +347,8 @@ def _compute(c: Compute, query: te.Tensor, key: te.Tensor, value: te.Tensor, *op
     # A factor that comes first is cheaper on the queries than on the scores; narrow queries would be rounded.
     first = steps[0] if steps and steps[0][0] == "scale" and not narrow else None
     factor = None if first is None else te.const(first[1], kind)
-    # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros. So do
-    # loops over open sizes, which would have to test for the last key.
-    filled = bool(part) or narrow or not isinstance(sizes.keys, int)
+    # Matrix instructions take whole steps of the second product too: keys of the padding have values, zeros.
+    filled = bool(part) or narrow
     divides_first = len(given_sizes) > 3 and not part
 
     rows = _fresh_rows(c, sizes, query, operands[-1], angles, kind) if angles else None

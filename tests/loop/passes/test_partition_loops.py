@@ -194,6 +194,24 @@ func f(A: float32[49], C: float32[49], D: float32[49]):
     assert sum(isinstance(s, Store) for s in walk_stmts(after.body)) == 2
 
 
+def test_what_a_sole_test_skips_along_an_open_size_is_no_iteration():
+    _, done = both("""
+func f(A: float32[n], C: float32[n]):
+    for o in range((n + 1) // 2) @{"partition": false}:
+        for i in range(2):
+            allocate B: float32[1] local:
+                if o*2 + i < n:
+                    B[0] = A[o*2 + i]
+                if o*2 + i < n:
+                    C[o*2 + i] = B[0] * 2.0
+""")
+    assert not any(isinstance(s, If) for s in walk_stmts(done.body))
+    for size in (0, 1, 2, 5):
+        values, result = np.arange(size, dtype=np.float32), np.zeros(size, np.float32)
+        interpret(done, values, result)
+        assert (result == 2 * values).all()
+
+
 def test_a_tail_along_an_open_size_is_a_loop():
     text = """
 func f(A: float32[n], C: float32[4]):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.loop.passes.strategies import same_meaning
-from weft.loop.ir import Allocate, For
+from weft.expr.nodes import Var, index_expr
+from weft.loop.ir import Allocate, For, Let
 from weft.loop.parser import parse_func
 from weft.loop.passes.flatten import flatten
 from weft.loop.passes.reuse_storage import reuse_storage
@@ -101,3 +102,13 @@ def test_small_local_and_shared_memory_is_left_alone():
     text = "func f(C: float32[4]):" + stage("a", 8, 1) + stage("b", 8, 1)
     for scope in ("local", "shared"):
         assert len(buffers(check(text.replace("[8]:", f"[8] {scope}:")))) == 2
+
+
+def test_hundreds_of_names_do_not_nest_too_deep():
+    """A kernel over open sizes names the places that its loops begin at: many, each inside the one before."""
+    func = flatten(parse_func("func f(C: float32[4]):\n    for i in range(3):\n" + stage("A", "4", 2)))
+    body = func.body
+    for at in range(600):
+        body = Let(Var(f"name{at}"), index_expr(at), body)
+    done = reuse_storage(func.replace(body=body))
+    assert sum(isinstance(s, Let) for s in walk_stmts(done.body)) == 600 and not in_loops(done)

@@ -36,7 +36,7 @@ def _longest(first: StridedStore) -> int:
 def _joined(run: Sequence[StridedStore]) -> Stmt | None:
     """One store; none where the run leaves gaps."""
     first = run[0]
-    if len(run) != first.step:
+    if len(run) != first.step or any(one.test is not None for one in run):
         return None
     lanes = first.lanes * len(run)
     value = Call("interleave", [_tested(one.store) for one in run], first.store.value.dtype.with_lanes(lanes))

@@ -260,8 +260,8 @@ class _Partitioner(Mutator):
 
     # --------------------------------------------------------------------------------------------- the pieces
 
-    def _pieces(self, loop: For) -> Stmt | None:
-        lower, upper = self._bounds_of(loop)
+    def _pieces(self, whole: For) -> Stmt | None:
+        loop, (lower, upper) = whole, self._bounds_of(whole)
         ends = [each.end for each in upper if each.end is not None]
         if 1 < len(ends) == len(upper) and all(structural_equal(end, ends[0]) for end in ends):
             loop, upper = self._trimmed(loop, upper, ends[0])
@@ -271,7 +271,7 @@ class _Partitioner(Mutator):
             skipping = [[each for each in bounds if not each.test.padding] for bounds in (lower, upper)]
             if [*map(len, skipping)] != [len(lower), len(upper)]:
                 pieces = self._cut(loop, *skipping)
-        return pieces
+        return self._inside(loop) if pieces is None and loop is not whole else pieces
 
     def _trimmed(self, loop: For, upper: list[_Bound], end: Expr) -> tuple[For, list[_Bound]]:
         """The loop without the iterations at an open end in which nothing happens; what is left of its bounds."""
@@ -300,9 +300,8 @@ class _Partitioner(Mutator):
         constant = int_value(first) is not None and int_value(last) is not None and int_value(loop.extent) is not None
         waits = any(is_barrier(s) for s in walk_stmts(loop.body))
         if not constant and (waits or loop.kind in ("vectorized", "unrolled") or int_value(loop.extent) == 1):
-            return (
-                None  # a vector has constant lanes, threads that wait for each other go on together, one step is whole
-            )
+            # A vector has constant lanes, threads that wait for each other go on together, one step is whole.
+            return None
         known: dict[Expr, Expr] = {each.test.node: TRUE for each in (*lower, *upper)}
         before = self._outside(loop, index_expr(0), first, lower, first) if lower else Seq(())
         after = self._outside(loop, last, sub(loop.extent, last), upper, last) if upper else Seq(())

@@ -12,17 +12,18 @@ from weft.expr.nodes import Expr, Load, Ramp, int_value, sub
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import walk
-from weft.loop.ir import Seq, Stmt, Store, seq
+from weft.loop.ir import If, Seq, Stmt, Store, seq
 from weft.loop.visit import Mutator
 
 
 class StridedStore(NamedTuple):
-    """A store of a vector whose lanes stand `stride` elements apart, the first at `base`."""
+    """A store of a vector whose lanes stand `stride` elements apart, the first at `base`; only where `test` holds."""
 
     store: Store
     base: Expr
     stride: Expr
     lanes: int
+    test: Expr | None = None
 
     @property
     def step(self) -> int | None:
@@ -71,6 +72,9 @@ class JoinStores(Mutator):
 
 
 def _strided(s: Stmt) -> StridedStore | None:
+    if isinstance(s, If) and s.otherwise is None and s.condition.dtype.lanes == 1:
+        inside = _strided(s.then)
+        return None if inside is None or inside.test is not None else inside._replace(test=s.condition)
     if not isinstance(s, Store) or len(s.indices) != 1:
         return None
     index = s.indices[0]
@@ -87,5 +91,6 @@ def _follows(found: StridedStore, first: StridedStore, offset: int) -> bool:
 
 
 def _reads(found: StridedStore) -> bool:
-    """Whether the store reads the buffer that it writes."""
-    return any(isinstance(e, Load) and e.buffer is found.store.buffer for e in walk(found.store.value, Load))
+    """Whether the store, or its test, reads the buffer that it writes."""
+    read = [*walk(found.store.value, Load), *(() if found.test is None else walk(found.test, Load))]
+    return any(isinstance(e, Load) and e.buffer is found.store.buffer for e in read)

@@ -6,7 +6,7 @@
 
 Element j of x_i goes to B[b + j*s + i]. A kernel that computes lanes of channels and stores an image row by row ends in
 such stores: each would touch as many cache lines as it has lanes. Where s is an open size, rows that would overlap are
-left to the stores as they were.
+left to the stores as they were; so are those that end early, where the test of the last store implies the others'.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any
 
 from weft.core import model
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Address, Call, index_expr, less_equal
+from weft.expr.bounds import Ranges, prove
+from weft.expr.nodes import TRUE, Address, Call, index_expr, less_equal, logical_and
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Evaluate, Func, If, Stmt, seq
 from weft.loop.passes.store_runs import JoinStores, StridedStore
@@ -47,11 +48,14 @@ def _longest(first: StridedStore) -> int:
 
 def _joined(run: Sequence[StridedStore]) -> Stmt | None:
     """The stores of whole rows; none where the rows would be too short."""
-    if len(run) < model.LEAST_TRANSPOSED:
+    tests, last = [one.test for one in run if one.test is not None], run[-1].test
+    known = Ranges() if last is None else Ranges().with_condition(last)
+    if len(run) < model.LEAST_TRANSPOSED or not all(prove(test, known) for test in tests):
         return None
     first = run[0]
     place = Address(first.store.buffer, (first.base,), "w")
-    joined = Evaluate(Call("store_transposed", (place, first.stride, *[one.store.value for one in run]), INT32))
-    if first.step is not None:
-        return joined
-    return If(less_equal(index_expr(len(run)), first.stride), joined, seq(*[one.store for one in run]))
+    joined: Stmt = Evaluate(Call("store_transposed", (place, first.stride, *[one.store.value for one in run]), INT32))
+    apart = seq(*[one.store if one.test is None else If(one.test, one.store) for one in run])
+    if first.step is None:
+        last = logical_and(less_equal(index_expr(len(run)), first.stride), TRUE if last is None else last)
+    return joined if last is None else If(last, joined, apart)

@@ -158,7 +158,8 @@ def alternatives(
     attributes: dict[str, Any] = {"pads": [pair[end] for end in (0, 1) for pair in pads]}
     if max(facts.strides) > 1:
         attributes["strides"] = [*facts.strides[: weight.ndim - 2]]
-    made, good = [], ranked_tiles(facts, target)
+    is_open = node.inputs[0] is not None and any(not isinstance(n, int) for n in node.inputs[0].tensor.dims[2:])
+    made, good = [], ranked_tiles(facts, target, is_open)
     unlikely = is_measured(node.outputs[0].name) and _takes_tiles(facts, target)
     rest = tiles_for(facts.taps, facts.strides) if unlikely else ()
     for tile in dict.fromkeys([*good, *rest]):
@@ -166,7 +167,7 @@ def alternatives(
             continue
         extra = facts.tiles(tile)[1] * weight.nbytes // math.prod(facts.taps)  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
-        if node.inputs[0] is not None and any(not isinstance(side, int) for side in node.inputs[0].tensor.dims[2:]):
+        if is_open:
             attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
         weights = _transformer(weight, tile, facts.strides)
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, weights, saved, extra))
@@ -245,11 +246,11 @@ def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------------------------------------- counting
 
 
-def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
-    """The tiles that save enough, the best first."""
+def ranked_tiles(facts: Convolution, target: Target, is_open: bool = False) -> list[int]:
+    """The tiles that save enough, the best first; images of open size are computed in blocks."""
     if not _takes_tiles(facts, target):
         return []
-    most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target)
+    most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target) / (model.IN_BLOCKS if is_open else 1)
     times = {tile: winograd_cycles(facts, tile, target) for tile in tiles_for(facts.taps, facts.strides)}
     good = [tile for tile in times if times[tile] <= most]
     for tile in good[1:]:
@@ -260,12 +261,8 @@ def ranked_tiles(facts: Convolution, target: Target) -> list[int]:
 
 def _takes_tiles(facts: Convolution, target: Target) -> bool:
     lanes = target.vector_bytes // 4
-    return (
-        lanes >= 4
-        and not facts.inputs % lanes
-        and not facts.outputs % lanes
-        and all(n >= 2 for n, taps in zip((facts.height, facts.width), facts.taps) if taps > 1)
-    )
+    in_lanes = lanes >= 4 and not facts.inputs % lanes and not facts.outputs % lanes
+    return in_lanes and all(n >= 2 for n, taps in zip((facts.height, facts.width), facts.taps) if taps > 1)
 
 
 def direct_cycles(facts: Convolution, target: Target) -> float:

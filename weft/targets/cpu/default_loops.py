@@ -66,12 +66,10 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
         if length > lanes:
             few = len({structural_key(load) for load in facts.loads}) <= 4
             wide = lanes * 4 if length >= lanes * 4 and few else lanes
+            block, inner = stage.split(last, factor=wide)
             if wide > lanes:
-                block, part = stage.split(last, factor=wide)
-                unrolled, inner = stage.split(part, factor=lanes)
+                unrolled, inner = stage.split(inner, factor=lanes)
                 stage.unroll(unrolled)
-            else:
-                block, inner = stage.split(last, factor=lanes)
             if extent_of(stage, block) <= model.SHORT_ROW and _has_edges(stage, facts, target):
                 stage.unroll(block)
             else:
@@ -171,20 +169,24 @@ def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int, target: Target) 
     if length < lanes // 2 or length < 4:
         return False
     wide = min(lanes * 4, ceildiv(length, lanes) * lanes) if length >= 2 * lanes else min(lanes, length)
-    _, inner = stage.split(last, factor=wide)
-    partial = stage.schedule.rfactor(stage.name, inner)
-    partial.set_scope("local")
-    if wide > lanes:
-        unrolled, vector = partial.split(partial.loops[-1], factor=lanes)
-        partial.unroll(unrolled)
-        partial.vectorize(vector)
-    else:
-        partial.vectorize(partial.loops[-1])
-    _combine_lanes(stage, facts, wide, lanes)
+    reduce_in_lanes(stage, last, wide, lanes)
     return True
 
 
-def _combine_lanes(stage: Stage, facts: Facts, wide: int, lanes: int) -> None:
+def reduce_in_lanes(stage: Stage, loop: Var, wide: int, lanes: int) -> None:
+    """Partial results of a reduction, `wide` of them in vectors side by side, which are combined last."""
+    _, inner = stage.split(loop, factor=wide)
+    partial = stage.schedule.rfactor(stage.name, inner)
+    partial.set_scope("local")
+    vector = partial.loops[-1]
+    if wide > lanes:
+        unrolled, vector = partial.split(vector, factor=lanes)
+        partial.unroll(unrolled)
+    partial.vectorize(vector)
+    _combine_lanes(stage, wide, lanes)
+
+
+def _combine_lanes(stage: Stage, wide: int, lanes: int) -> None:
     """The last reduction, of the partial results: vectors to one, its halves and quarters, then the few that are left.
 
     One after the other, each addition would wait for the one before it.
@@ -219,24 +221,12 @@ def _one_stretch(facts: Facts, axes: Sequence[Axis]) -> bool:
 
 def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Lanes along the element axis whose neighbours lie together; the reduction runs outside the lanes."""
-    lane = best_lane_axis(facts)
-    if lane is None:
+    found = _lane_loop(stage, facts)
+    if found is None or found[1] < 2:
         return False
-    position = [i for i, axis in enumerate(facts.spatial) if axis is lane][0]
-    loops = list(stage.axis)
-    if len(loops) != len(facts.spatial):
-        return False
-    loop = loops[position]
-    length = extent_of(stage, loop)
-    if length < 2:
-        return False
-    alone = _alone(stage)
-    if loop.name not in alone:
-        return False
-    others = [x for x in loops if x is not loop and x.name in alone]
-    inner = loop
+    inner, length, others = found
     if length > lanes:
-        block, inner = stage.split(loop, factor=lanes)
+        block, inner = stage.split(inner, factor=lanes)
         others.append(block)
     stage.reorder(*others, *stage.reduce_axis, inner)
     window = list(stage.reduce_axis)
@@ -250,20 +240,14 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
 
 def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
     """Rows reduced into one row: a stretch of the sums stays in the first-level cache while rows stream past it."""
-    lane = best_lane_axis(facts)
-    loops, rows = list(stage.axis), facts.reduce[-1]
-    if lane is None or facts.store is None or len(loops) != len(facts.spatial) or extent(rows) < 2 * model.ROWS_AT_ONCE:
+    lane, found, rows = best_lane_axis(facts), _lane_loop(stage, facts), facts.reduce[-1]
+    if lane is None or found is None or facts.store is None or extent(rows) < 2 * model.ROWS_AT_ONCE:
         return False
+    loop, length, others = found
     steps = [facts.step(load, lane.var) for load in facts.loads]
     far = [facts.step(load, rows.var) or 0 for load, step in zip(facts.loads, steps) if step == 1]
-    loop = loops[[i for i, axis in enumerate(facts.spatial) if axis is lane][0]]
-    length = extent_of(stage, loop)
-    alone = _alone(stage)
     if any(step not in (0, 1) for step in steps) or not far or min(far) < length or length < 2 * lanes:
         return False
-    if loop.name not in alone:
-        return False
-    others = [x for x in loops if x is not loop and x.name in alone]
     block, part = stage.split(loop, factor=_stretch(length, lanes, facts, target))
     stretch, vector, inner = stage.split(part, factors=[None, model.VECTORS_AT_ONCE, lanes])
     *outside, last = stage.reduce_axis
@@ -283,10 +267,16 @@ def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
     return ceildiv(ceildiv(length, parts), lanes) * lanes
 
 
-def _alone(stage: Stage) -> set[str]:
-    """The loops around a stage in which nothing else is computed: those may change their order."""
+def _lane_loop(stage: Stage, facts: Facts) -> tuple[Var, int, list[Var]] | None:
+    """The loop for lanes, its length, and others in which nothing else is computed; None where lanes have none such."""
+    lane, loops = best_lane_axis(facts), list(stage.axis)
     path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
-    return {loop.var.name for loop in path if len(blocks_in(loop.body)) == 1}
+    alone = {loop.var.name for loop in path if len(blocks_in(loop.body)) == 1}
+    if lane is None or len(loops) != len(facts.spatial):
+        return None
+    own = loops[[axis is lane for axis in facts.spatial].index(True)]
+    others = [loop for loop in loops if loop is not own and loop.name in alone]
+    return (own, extent_of(stage, own), others) if own.name in alone else None
 
 
 def best_lane_axis(facts: Facts) -> Axis | None:

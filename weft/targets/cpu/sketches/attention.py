@@ -42,7 +42,7 @@ from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_re
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_loops import extent_of, schedule_reduction
+from weft.targets.cpu.default_loops import extent_of, reduce_in_lanes, schedule_reduction
 from weft.targets.cpu.microkernels import MicroKernel, fma, tiles
 from weft.targets.cpu.sketches import nest
 
@@ -274,7 +274,10 @@ class _InVectors:
         self.lanes_of_powers(s[GROWN])
         self.score()
         for name in (TOTAL, TOP):
-            schedule_reduction(s[name], self.unit.target)
+            if self.is_open:  # whole panels, whatever the length
+                reduce_in_lanes(s[name], s[name].reduce_axis[0], self.point["key_vectors"] * self.lanes, self.lanes)
+            else:
+                schedule_reduction(s[name], self.unit.target)
         self.operands()
         self.threads()
         self.unit.done.update(set(names_of(s)) - self.others, nest.in_tile_registers(s))
@@ -324,15 +327,16 @@ class _InVectors:
         sums.compute_at(stage, down, exact=False)
         sums.set_scope("local")
         row, lane = sums.axis[2:4]
-        written = next(n for n in (model.ATTENTION_UNROLLED, 2, 1) if extent_of(sums, sums.reduce_axis[0]) % n == 0)
+        steps = 1 if self.is_open and sums is self.sums else extent_of(sums, sums.reduce_axis[0])
+        written = next(n for n in (model.ATTENTION_UNROLLED, 2, 1) if steps % n == 0)
         _, first = nest.multiply(sums, self.kernel, [], sums.reduce_axis, [row], lane, written)
         nest.by_instruction(sums, self.kernel, first)
 
     def lanes_of_powers(self, stage: Stage) -> None:
         """Several vectors at a time."""
         last = stage.axis[-1]
-        wide = next(n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0)
-        wide = self.point["key_vectors"] if self.is_open else wide
+        fits = [n for n in (4, 2, 1) if extent_of(stage, last) % (n * self.lanes) == 0]
+        wide = self.point["key_vectors"] if self.is_open else fits[0]
         nest.vectorize(stage, stage.split(last, factor=wide * self.lanes)[1], self.lanes)
 
     def operands(self) -> None:

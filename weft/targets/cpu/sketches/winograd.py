@@ -146,7 +146,8 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
     outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
     tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
     if in_blocks:
-        tall, wide = (extent(axis) // side.pitch for axis, side in zip(block_named(s, PADDED).axes[4:6], sides))
+        read = zip(block_named(s, PADDED).axes[4:6], sides)
+        tall, wide = ((extent(axis) - side.reach(0)) // side.pitch for axis, side in read)
         blocks = ceildiv(height, tall * down), ceildiv(width, wide * across)
     return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, blocks)
 
@@ -368,11 +369,8 @@ class _Sketch:
             return
         facts = facts_of(block_named(self.s, PADDED))
         value = facts.store.value if facts.store is not None else None
-        if (
-            isinstance(value, Load)
-            and facts.step(value, facts.spatial[-1].var) == 1
-            and len(facts.spatial) == self.rank + 1
-        ):
+        beside = isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1
+        if beside and len(facts.spatial) == self.rank + 1:
             self.s[PADDED].compute_inline()
 
     def peaks(self) -> None:
@@ -495,7 +493,7 @@ class _Sketch:
         if BACK in names_of(s):
             s[BACK].compute_at(stage, wide)
             s[BACK].set_scope("local")
-            self.positions(s[BACK], first_inside=True)
+            self.positions(s[BACK])
         s[DIRECT].compute_at(stage, wide, exact=False)
         s[DIRECT].set_scope("local")
         s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
@@ -515,14 +513,11 @@ class _Sketch:
         nest.write_out(stage, row, column, lane)
         return row, column, lane
 
-    def positions(self, stage: Stage, first_inside: bool) -> None:
+    def positions(self, stage: Stage) -> None:
         """The positions of one tile, written out, one group of lanes each."""
-        a, b, lane = stage.axis[0], stage.axis[1], stage.axis[-1]
-        more = self.sizes.more
-        if len(stage.axis) == 6 + more:  # channels in blocks
-            stage.reorder(stage.axis[4 + more], *((b, a) if first_inside else (a, b)), lane)
-        else:
-            stage.reorder(*((b, a) if first_inside else (a, b)), lane)
+        (a, b, *_, lane), more = stage.axis, self.sizes.more
+        blocks = stage.axis[4 + more :][:1] if len(stage.axis) == 6 + more else []  # of channels
+        stage.reorder(*blocks, b, a, lane)
         nest.write_out(stage, a, b, lane)
 
     def products(self, final: Stage, at: Var, accumulate: Stage) -> None:
@@ -588,7 +583,7 @@ class _Sketch:
         if ROWS in names_of(s):
             s[ROWS].compute_at(stage, tile)
             s[ROWS].set_scope("local")
-            self.positions(s[ROWS], first_inside=True)
+            self.positions(s[ROWS])
         if self.point["threads_by_channels"] == BOTH:
             group = stage.fuse(group, row)
         if PADDED in names_of(s):
@@ -621,6 +616,3 @@ class _Sketch:
             padded.reorder(loops[0], *loops[2:-1], stretch, lane, place)
             nest.write_out(padded, lane, place)
         return bool(tried)
-
-
-__all__ = ["default_point", "register_share", "register_tile", "Sizes", "match"]
