@@ -131,9 +131,15 @@ may move."""
 MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
 """The same for windows over single channels, and their taps."""
 
-WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
-"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
-a block from which on the panels of weights are used often enough."""
+WINOGRAD_UNROLL, WINOGRAD_FETCH, MOST_PANEL, MOST_FETCHED = 4, 16, 8, 4
+"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; vectors
+of a panel of weights, and those of one that is fetched ahead, at most: on an Emerald Rapids panels of 6 and 7 vectors
+took 1.2 to 1.45 times as long when they were."""
+
+PANEL_SHARE, BLOCK_SHARE, WEIGHT_SHARE = 0.6, 0.15, 0.5
+"""The part of the first-level cache that a panel of Winograd's weights may take, and of the second-level cache that
+V and M of a block of tiles may, and all weights: more comes from behind it. To 11 convolutions on an Emerald Rapids, 41
+points each (3 × 3 and 5 × 5, 32 to 192 channels in, 48 to 160 out, images of 14 to 56; none of `benchmarks.odd`)."""
 
 OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,
