@@ -190,18 +190,16 @@ def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str,
     """The blocks of tile rows and the register tile that take the fewest cycles where threads share the tiles, a panel
     of channels out at a time; all of them where V does not stay in the cache, which is read once then."""
     total, registers = sizes.outputs // lanes, target.vector_registers
-    knobs = {
-        "tile_rows": _parts(sizes.tall),
+    knobs = {  # a last block of fewer tiles would be tests in what it reads
+        "tile_rows": tuple(n for n in range(1, sizes.tall + 1) if sizes.tall % n == 0),
         "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if total % n == 0),
         "rows": range(1, max(2, registers - 1)),
     }
 
     def legal(columns: Columns) -> Any:
-        tile_rows, rows, vectors = columns["tile_rows"], columns["rows"], columns["vectors"]
-        tiles, last = tile_rows * sizes.wide, sizes.tall % tile_rows * sizes.wide
-        # Which rows of a register tile are there is a test in each where blocks of two sizes do not fill it.
-        even = (last == 0) | ((tiles % rows == 0) & (last % rows == 0))
-        return (((rows + 1) * vectors < registers) & (rows <= tiles) & even) | ((rows == 1) & (vectors == 1))
+        rows, vectors = columns["rows"], columns["vectors"]
+        held = ((rows + 1) * vectors < registers) & (rows <= columns["tile_rows"] * sizes.wide)
+        return held | ((rows == 1) & (vectors == 1))
 
     found = cheapest(knobs, lambda columns: _block_cycles(sizes, target, lanes, columns), legal)[0]
     stays = 2 * sizes.block_bytes(found["tile_rows"], sizes.inputs) <= cache
@@ -214,12 +212,11 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Columns) ->
     core, (first, second, _) = core_of(target), target.cache_bytes
     panels, tiles = sizes.outputs // (vectors * lanes), tile_rows * sizes.wide
     computing: Any = 0.0
-    for wide, count in ((tiles, sizes.tall // tile_rows), (sizes.tall % tile_rows * sizes.wide, 1)):
-        for r, down in ((rows, wide // rows), (wide % rows, wide % rows > 0)):
-            step = sizes.inputs * model.step_cycles(core, r, vectors) + model.TILE_CYCLES + 2 * r * vectors
-            computing = computing + count * down * step * (1 + model.UNEVEN * (wide % rows > 0))
-    computing = computing * sizes.size * panels * (1 + model.UNEVEN * (sizes.tall % tile_rows > 0))
-    weights, blocks = sizes.weight_bytes, ceildiv(sizes.tall, tile_rows)
+    for r, count in ((rows, tiles // rows), (tiles % rows, tiles % rows > 0)):
+        step = sizes.inputs * model.step_cycles(core, r, vectors) + model.TILE_CYCLES + 2 * r * vectors
+        computing = computing + count * step
+    computing = computing * sizes.size * panels * (1 + model.UNEVEN * (tiles % rows > 0))
+    weights, blocks = sizes.weight_bytes, sizes.tall // tile_rows
     taken, made = (sizes.block_bytes(tile_rows, n) for n in (sizes.inputs, vectors * lanes))
     moved = taken * (1 + panels) + 2 * made * panels
     # A panel that the first-level cache does not hold beside a row of tiles comes again for each.
@@ -228,12 +225,7 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Columns) ->
     far = np.where(taken + made > model.BLOCK_SHARE * second, moved, 0)
     far = far + np.where(weights > model.WEIGHT_SHARE * second, weights, 0)
     streaming = (weights + moved + again - far) / core.second_level + far / core.third_level
-    return model.overlapped(computing, streaming * blocks) / model.even_share(sizes.batch * blocks, target.cores)
-
-
-def _parts(count: int) -> tuple[int, ...]:
-    """The sizes of parts of which the last is as large as it can be."""
-    return tuple(sorted({ceildiv(count, n) for n in range(1, count + 1)}))
+    return model.overlapped(computing, streaming) * blocks / model.even_share(sizes.batch * blocks, target.cores)
 
 
 def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
@@ -340,7 +332,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
     most = max(1, target.vector_registers - 2)
     choices = {
         "threads_by_channels": (0, 1, BOTH),
-        "tile_rows": _parts(sizes.tall),
+        "tile_rows": tuple(sorted({ceildiv(sizes.tall, n) for n in range(1, sizes.tall + 1)})),
         "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
         "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
         "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if vectors % n == 0),
