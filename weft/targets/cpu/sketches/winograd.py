@@ -222,9 +222,12 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Columns) ->
     # A panel that the first-level cache does not hold beside a row of tiles comes again for each.
     panel = 4 * sizes.inputs * (vectors * lanes + rows)
     again = weights * (ceildiv(tiles, rows) - 1) * (panel > model.PANEL_SHARE * first)
-    far = np.where(taken + made > model.BLOCK_SHARE * second, moved, 0)
-    far = far + np.where(weights > model.WEIGHT_SHARE * second, weights, 0)
-    streaming = (weights + moved + again - far) / core.second_level + far / core.third_level
+    rate = np.where(taken + made > model.BLOCK_SHARE * second, core.third_level, core.second_level)
+    streaming = moved / rate + again / core.second_level
+    if weights > model.WEIGHT_SHARE * second:  # they are fetched ahead
+        computing = np.maximum(computing, weights / core.third_level)
+    else:
+        streaming = streaming + weights / core.second_level
     return model.overlapped(computing, streaming) * blocks / model.even_share(sizes.batch * blocks, target.cores)
 
 
