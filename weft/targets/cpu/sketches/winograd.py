@@ -166,15 +166,11 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     point = _by_tiles(sizes, target, lanes, cache)
     far = 2 * sizes.weight_bytes > cache
     point["fetch"] = model.WINOGRAD_FETCH if far and point["vectors"] <= model.MOST_FETCHED else 0
-    cores = max(target.cores, 1)
-    if cores == 1:
-        return point
-    blocks = sizes.batch * ceildiv(sizes.tall, point["tile_rows"])
+    cores, blocks = max(target.cores, 1), sizes.batch * sizes.tall // point["tile_rows"]
     by_tiles = sizes.weight_bytes * (blocks if far else 1)
-    whole = sizes.block_bytes(sizes.tall, sizes.inputs)
-    panels = sizes.outputs // (point["vectors"] * lanes)
+    whole, panels = sizes.block_bytes(sizes.tall, sizes.inputs), sizes.outputs // (point["vectors"] * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
-    if by_tiles <= 1.2 * by_channels and model.even_share(blocks, cores) > 0.8:
+    if cores == 1 or (by_tiles <= 1.2 * by_channels and model.even_share(blocks, cores) > 0.8):
         return point
     by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
     shared = sizes.outputs // (vectors * lanes * panels)
@@ -210,15 +206,11 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Columns) ->
     """Cycles of the products of an image, block after block, as they overlap with the bytes that these move."""
     tile_rows, rows, vectors = columns["tile_rows"], columns["rows"], columns["vectors"]
     core, (first, second, _) = core_of(target), target.cache_bytes
-    panels, tiles = sizes.outputs // (vectors * lanes), tile_rows * sizes.wide
-    computing: Any = 0.0
-    for r, count in ((rows, tiles // rows), (tiles % rows, tiles % rows > 0)):
-        step = sizes.inputs * model.step_cycles(core, r, vectors) + model.TILE_CYCLES + 2 * r * vectors
-        computing = computing + count * step
-    computing = computing * sizes.size * panels * (1 + model.UNEVEN * (tiles % rows > 0))
+    tiles, total = tile_rows * sizes.wide, sizes.outputs // lanes
+    computing = sizes.size * model.Tiles(core, tiles, total, sizes.inputs, 0).cycles(rows, vectors)
     weights, blocks = sizes.weight_bytes, sizes.tall // tile_rows
     taken, made = (sizes.block_bytes(tile_rows, n) for n in (sizes.inputs, vectors * lanes))
-    moved = taken * (1 + panels) + 2 * made * panels
+    moved = taken * (1 + total // vectors) + 2 * made * (total // vectors)
     # A panel that the first-level cache does not hold beside a row of tiles comes again for each.
     panel = 4 * sizes.inputs * (vectors * lanes + rows)
     again = weights * (ceildiv(tiles, rows) - 1) * (panel > model.PANEL_SHARE * first)
