@@ -208,6 +208,7 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Columns) ->
     core, (first, second, _) = core_of(target), target.cache_bytes
     tiles, total = tile_rows * sizes.wide, sizes.outputs // lanes
     computing = sizes.size * model.Tiles(core, tiles, total, sizes.inputs, 0).cycles(rows, vectors)
+    computing = computing * (1 + model.UNEVEN * ((1 < tile_rows) & (tile_rows < sizes.tall)))  # tests of what it reads
     weights, blocks = sizes.weight_bytes, sizes.tall // tile_rows
     taken, made = (sizes.block_bytes(tile_rows, n) for n in (sizes.inputs, vectors * lanes))
     moved = taken * (1 + total // vectors) + 2 * made * (total // vectors)
