@@ -22,6 +22,7 @@ tile is transformed back, in one register tile; the loops over their products do
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,7 +203,7 @@ def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str,
     return {"threads_by_channels": 0, "panels": 1 if stays else total // found["vectors"], **found}
 
 
-def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Columns) -> Any:
+def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str, Any]) -> Any:
     """Cycles of the products of an image, block after block, as they overlap with the bytes that these move."""
     tile_rows, rows, vectors = columns["tile_rows"], columns["rows"], columns["vectors"]
     core, (first, second, _) = core_of(target), target.cache_bytes
