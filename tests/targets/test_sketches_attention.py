@@ -25,6 +25,7 @@ from weft.ops.attention_fused import DOMAIN, NAME, SCORES, Sizes
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu.families import default_schedule
+from weft.targets.cpu.pipeline import lower
 from weft.targets.cpu.sketches.attention import match, padded
 from weft.targets.registry import find_target
 
@@ -225,3 +226,15 @@ def test_bert_stores_no_scores():
     assert max(np.prod(v.tensor.static) for n in used.nodes for v in n.outputs) < 4 * 96 * 96
     words = np.arange(96).reshape(1, 96) % 50
     np.testing.assert_allclose(compile(graph)(words), interpret_graph(graph, [words])[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("size,side", [(40, 8), (72, 8), (20, 4), (64, 16), (6, 0)])
+def test_keys_are_turned_by_squares_that_divide_them(size, side):
+    """A key whose elements are no whole vectors was gathered, element by element: 4 % of an attention of 77 tokens."""
+    target = find_target("x86_64-unknown-linux-gnu,cpu=emeraldrapids,cores=1")
+    graph = one_node((1, 2, 32, 32, size, 32))
+    program = build_program(graph.nodes, graph.outputs, {}, "kernel")
+    default_schedule(program.schedule, target)
+    text = repr(lower(program.schedule.func, target))
+    assert ("store_transposed(address(attention_keys" in text) == (side > 0)
+    assert not side or f"1, {side})" in text

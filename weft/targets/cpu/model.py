@@ -6,8 +6,8 @@ convolutions on a Sapphire Rapids; OVERLAP was Winograd's. SHARES are judgements
 fitted them. What stands from UNBLOCKED to TRANSFORM_CYCLES was fitted by hand to 42 shapes on an Emerald Rapids
 (AVX-512, seven shapes at a time: noisy; convolutions of 24 to 136 channels, windows over single channels, transposed
 ones), OPEN_WINDOW and PACKING_CYCLES to a depthwise convolution and a product of `FITTED` on a Neoverse N1. None of
-`benchmarks.odd` (but for SCATTERED_CYCLES), or of the shapes that `benchmarks.cost_model` holds out, is among them;
-errors there: docs/schedules.md.
+`benchmarks.odd`, or of the shapes that `benchmarks.cost_model` holds out, is among them; errors there:
+docs/schedules.md.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ UNBLOCKED, UNPACKED, OPEN_WINDOW, TURNED_CYCLES, PACKING_CYCLES = 1.08, 0.5, 2.0
 lanes, as long as a line of a cache, read memory as it lies; how much longer, where they read the edges of an image, by
 tests; cycles for each element of a tile that is turned to be stored, and of an operand that is packed in each call."""
 
-SCATTERED_CYCLES = 1.5
-"""For each element of a tile whose neighbours along no axis are neighbours in the result. A judgement between two
-transposed convolutions on a Cascade Lake: 72 to 40 channels at 19 × 19 take 410 µs so and 899 in rows, 120 to 40 in one
-dimension 457 and 150: both are among the shapes of benchmarks.odd, and no error on others is known."""
+SCATTERED_CYCLES = 0.1
+"""For each element of a tile whose neighbours along no axis are neighbours in the result. To ten transposed
+convolutions on an Emerald Rapids (2 × 2, 3 × 3 and 4 × 4 with steps of 2, 16 to 96 channels in, 16 to 64 out, images of
+15 to 50; none of `benchmarks.odd`): the points that it makes the best take 1.08 times as long as the best that was
+measured, in the mean (1.20 with the 1.5 that stood here). Held out, four of `benchmarks.odd`: 1.01 (1.13)."""
 
 COUNTS_AS_LINE = 32
 """Vectors of so many bytes take what those of a whole line take: those of AVX2, until somebody measures them."""
@@ -131,9 +132,15 @@ may move."""
 MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_WINDOW = 49, 16, 400, 4
 """The same for windows over single channels, and their taps."""
 
-WINOGRAD_UNROLL, WINOGRAD_FETCH, WINOGRAD_ROWS = 4, 16, 12
-"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; tiles of
-a block from which on the panels of weights are used often enough."""
+WINOGRAD_UNROLL, WINOGRAD_FETCH, MOST_PANEL, MOST_FETCHED = 4, 16, 8, 4
+"""Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; vectors
+of a panel of weights, and those of one that is fetched ahead, at most: on an Emerald Rapids panels of 6 and 7 vectors
+took 1.2 to 1.45 times as long when they were."""
+
+PANEL_SHARE, BLOCK_SHARE, WEIGHT_SHARE = 0.6, 0.15, 0.5
+"""The part of the first-level cache that a panel of Winograd's weights may take, and of the second-level cache that
+V and M of a block of tiles may, and all weights: more comes from behind it. To 11 convolutions on an Emerald Rapids, 41
+points each (3 × 3 and 5 × 5, 32 to 192 channels in, 48 to 160 out, images of 14 to 56; none of `benchmarks.odd`)."""
 
 OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,

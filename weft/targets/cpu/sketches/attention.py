@@ -348,8 +348,8 @@ class _InVectors:
             self.with_head([s[KEYS]])
             facts = facts_of(s[KEYS].block)
             beside = any(facts.step(load, facts.spatial[3].var) == 1 for load in facts.loads)
-            squares = beside and self.sizes.size % self.lanes == 0 and self.lanes in (4, 8, 16)
-            nest.pack_loops(s[KEYS], self.kernel, 2, 3, width, transposed=squares)
+            side = nest.side_of_squares(self.sizes.size, self.lanes) if beside else 0
+            nest.pack_loops(s[KEYS], self.kernel, 2, 3, width, transposed=side)
         if VALUES in names:
             self.with_head([s[VALUES]])
             nest.vectorize(s[VALUES], s[VALUES].axis[-1], self.lanes)
@@ -416,7 +416,7 @@ class _InTiles(_InVectors):
         self.lanes_of_powers(s[QUERIES])
         self.with_head([self.keys, s[KEYS], s[VALUES]])
         self.lanes_of_powers(s[KEYS])
-        nest.pack_loops(self.keys, self.kernel, 2, 3, self.lanes, transposed=True)
+        nest.pack_loops(self.keys, self.kernel, 2, 3, self.lanes, transposed=self.lanes)
         nest.pack_loops(s[VALUES], self.kernel, 3, 2, self.lanes)
 
     def copies(self) -> list[tuple[Stage, int]]:

@@ -87,16 +87,15 @@ def match(unit: Unit) -> Sketch | None:
     taps, masks = _taps(unit, shape), has_masks(unit.target.features, unit.facts.target.dtype.bits)
     size = Size(core, shape.group, high, wide, most, taps, unit.facts.depth, clash, phases, apart, early, masks)
     again = _count(shape) // shape.group
-    moved = 2 * load_bytes(shape.image)
-    copied = moved / model.bytes_a_cycle(moved, unit.target)
+    image, first = load_bytes(shape.image), unit.target.cache_bytes[0]
+    group = image * shape.group // extent(shape.channel)
+    # A part is copied just before it is read: it comes from where a group's image has room.
+    copied = 2 * image / model.bytes_a_cycle(2 * group, unit.target)
     if shape.step > 1:
-        copied += (
-            load_bytes(shape.image) / (lanes * shape.image.buffer.dtype.bytes) * model.STEPPED_LOADS / size.core.loads
-        )
+        copied += image / (lanes * shape.image.buffer.dtype.bytes) * model.STEPPED_LOADS / core.loads
 
     # What the first-level cache does not hold of a group's image comes again for each tile of its channels.
-    group, first = load_bytes(shape.image) * shape.group // extent(shape.channel), unit.target.cache_bytes[0]
-    passing = load_bytes(shape.image) / model.bytes_a_cycle(group, unit.target) if group > first else 0.0
+    passing = image / model.bytes_a_cycle(group, unit.target) if group > first else 0.0
 
     def cost(columns: Columns) -> Any:
         steps = again * counted(unit.facts) * unit.facts.depth / size.taps.count

@@ -578,8 +578,7 @@ class _Nest:
         down = product.right_depth
         if len(down) != 1:
             raise ScheduleError("matmul", copy.name, "the reduction indexes several dimensions")
-        transposed = product.is_transposed(kernel)
-        return nest.pack_loops(copy, kernel, product.lane_dim, down[0], self.plan.width, transposed)
+        return nest.pack_loops(copy, kernel, product.lane_dim, down[0], self.plan.width, product.transposed(kernel))
 
     def fetch_ahead(self, micro: Stage, step: Var, outer: Var | None) -> None:
         """Fetches of the right operand: the next steps of the reduction, and, while rows run, the next panel."""

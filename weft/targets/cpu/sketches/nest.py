@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from weft.plan.contraction import tests_of
 from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Schedule, Stage
+from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.microkernels import MicroKernel
@@ -198,13 +200,11 @@ def store_panels(copy: Stage, kernel: MicroKernel, across: int, down: Sequence[i
     store_as(copy, panels)
 
 
-def pack_loops(
-    copy: Stage, kernel: MicroKernel, across: int, down: int, width: int, transposed: bool = False
-) -> list[Var]:
+def pack_loops(copy: Stage, kernel: MicroKernel, across: int, down: int, width: int, transposed: int = 0) -> list[Var]:
     """The loops that pack a right operand into panels of `width`; gives those around a vector, a square or a tile.
 
     Vectors along the columns, for dot products woven with those of the next steps as they are stored. Where columns are
-    `transposed`, rows in memory, a square or a tile at a time is transposed in registers.
+    `transposed`, rows in memory, a square of so many steps or a tile at a time is transposed in registers.
     """
     axes = list(copy.axis)
     rest, deep = without(axes, across, down), axes[down]
@@ -212,7 +212,7 @@ def pack_loops(
         panel, inside = copy.split(axes[across], factor=width)
         copy.reorder(*rest, panel, deep, inside)
         if transposed:
-            _transpose_squares(copy, deep, inside, kernel.lanes)
+            _transpose_squares(copy, deep, inside, transposed)
         else:
             vectorize(copy, inside, kernel.lanes)
         return [*rest, panel]
@@ -226,6 +226,12 @@ def pack_loops(
         copy.unroll(few)
         copy.vectorize(inside)
     return [*rest, panel, steps]
+
+
+def side_of_squares(steps: int, lanes: int) -> int:
+    """The side of the squares that turn rows of so many elements in registers; 0 where they are too small to pay."""
+    side = math.gcd(steps, lanes)
+    return side if side >= model.LEAST_SIDE else 0
 
 
 def _transpose_squares(copy: Stage, deep: Var, across: Var, lanes: int) -> None:

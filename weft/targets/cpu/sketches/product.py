@@ -20,6 +20,7 @@ from weft.plan.planner import Unit
 from weft.schedule.facts import Facts, extent, facts_of
 from weft.targets.cpu import model
 from weft.targets.cpu.microkernels import MicroKernel
+from weft.targets.cpu.sketches import nest
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,13 @@ class Product:
             return False
         return int_value(simplify(start % size, self.facts.ranges)) == 0
 
-    def is_transposed(self, kernel: MicroKernel) -> bool:
-        """Whether columns of the right operand lie as rows in memory, in whole squares or tiles."""
+    def transposed(self, kernel: MicroKernel) -> int:
+        """Where columns of the right operand lie as rows in memory, in whole squares or tiles: the side of those."""
         if kernel.depth == 1:
-            return self.right_steps[1] == 1 and self.k % kernel.lanes == 0 and kernel.lanes in (4, 8, 16)
+            return nest.side_of_squares(self.k, kernel.lanes) if self.right_steps[1] == 1 else 0
         rank = len(self.right.indices)
         lies = self.lane_dim == rank - 2 and self.right_depth == [rank - 1]
-        return lies and self.n % (2 * kernel.lanes) == 0 and self.k % kernel.depth == 0
+        return kernel.lanes if lies and self.n % (2 * kernel.lanes) == 0 and self.k % kernel.depth == 0 else 0
 
 
 def dimension(load: Load, variable: Var) -> int | None:

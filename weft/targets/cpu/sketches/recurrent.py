@@ -50,7 +50,7 @@ def schedule_step(s: Schedule, product: Product, target: Target, constants: Coll
         for copy in copies:
             copy.pad(copy.axis[0], kernel.lanes)
             nest.store_panels(copy, kernel, 0, [1], width)
-            nest.pack_loops(copy, kernel, 0, 1, width, product.is_transposed(kernel))
+            nest.pack_loops(copy, kernel, 0, 1, width, product.transposed(kernel))
     stage = s[name]
     stage.pad(step_loop(stage, product.lane.var), kernel.lanes)
     share = ceildiv(ceildiv(product.n, width), cores) * width

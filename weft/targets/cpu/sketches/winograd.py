@@ -22,7 +22,11 @@ tile is transformed back, in one register tile; the loops over their products do
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
@@ -31,12 +35,13 @@ from weft.loop.passes.unswitch import NOTE as UNSWITCH
 from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN, side_of
 from weft.plan.contraction import uses
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, ceildiv
+from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.sketches import nest
 
 BOTH = 2
@@ -160,26 +165,65 @@ def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     cache = target.cache_bytes[1] or 256 << 10
     if sizes.in_blocks:
         return _blocks_point(sizes, target, lanes, cache)
-    tile_rows = _tile_rows(sizes, cache, sizes.outputs // lanes, target.vector_registers)
-    blocks = sizes.batch * ceildiv(sizes.tall, tile_rows)
-    by_tiles = sizes.weight_bytes * (blocks if 2 * sizes.weight_bytes > cache else 1)
-    rows, vectors = register_tile(_even_tiles(sizes, tile_rows), sizes.outputs // lanes, target.vector_registers)
-    whole = sizes.block_bytes(sizes.tall, sizes.inputs)
-    panels = sizes.outputs // (vectors * lanes)
+    point = _by_tiles(sizes, target, lanes, cache)
+    far = 2 * sizes.weight_bytes > cache
+    point["fetch"] = model.WINOGRAD_FETCH if far and point["vectors"] <= model.MOST_FETCHED else 0
+    cores, blocks = max(target.cores, 1), sizes.batch * sizes.tall // point["tile_rows"]
+    by_tiles = sizes.weight_bytes * (blocks if far else 1)
+    whole, panels = sizes.block_bytes(sizes.tall, sizes.inputs), sizes.outputs // (point["vectors"] * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
-    cores = max(target.cores, 1)
-    busy = model.even_share(blocks, cores)
-    fetch = model.WINOGRAD_FETCH if 2 * sizes.weight_bytes > cache else 0
-    by = 0
-    if by_tiles > 1.2 * by_channels or busy <= 0.8:
-        by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
-        shared = sizes.outputs // (vectors * lanes * panels)
-        if shared < 2 * cores and model.even_share(shared, cores) < model.EVEN:
-            by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
+    if cores == 1 or (by_tiles <= 1.2 * by_channels and model.even_share(blocks, cores) > 0.8):
+        return point
+    by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
+    shared = sizes.outputs // (vectors * lanes * panels)
+    if shared < 2 * cores and model.even_share(shared, cores) < model.EVEN:
+        by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
-        "fetch": fetch,
+        "fetch": model.WINOGRAD_FETCH if far else 0,
     }  # fmt: skip
+
+
+def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+    """The blocks of tile rows and the register tile that take the fewest cycles where threads share the tiles, a panel
+    of channels out at a time; all of them where V does not stay in the cache, which is read once then."""
+    total, registers = sizes.outputs // lanes, target.vector_registers
+    knobs = {  # a last block of fewer tiles would be tests in what it reads
+        "tile_rows": tuple(n for n in range(1, sizes.tall + 1) if sizes.tall % n == 0),
+        "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if total % n == 0),
+        "rows": range(1, max(2, registers - 1)),
+    }
+
+    def legal(columns: Columns) -> Any:
+        rows, vectors = columns["rows"], columns["vectors"]
+        held = ((rows + 1) * vectors < registers) & (rows <= columns["tile_rows"] * sizes.wide)
+        return held | ((rows == 1) & (vectors == 1))
+
+    found = cheapest(knobs, lambda columns: _block_cycles(sizes, target, lanes, columns), legal)[0]
+    stays = 2 * sizes.block_bytes(found["tile_rows"], sizes.inputs) <= cache
+    return {"threads_by_channels": 0, "panels": 1 if stays else total // found["vectors"], **found}
+
+
+def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str, Any]) -> Any:
+    """Cycles of the products of an image, block after block, as they overlap with the bytes that these move."""
+    tile_rows, rows, vectors = columns["tile_rows"], columns["rows"], columns["vectors"]
+    core, (first, second, _) = core_of(target), target.cache_bytes
+    tiles, total = tile_rows * sizes.wide, sizes.outputs // lanes
+    computing = sizes.size * model.Tiles(core, tiles, total, sizes.inputs, 0).cycles(rows, vectors)
+    computing = computing * (1 + model.UNEVEN * ((1 < tile_rows) & (tile_rows < sizes.tall)))  # tests of what it reads
+    weights, blocks = sizes.weight_bytes, sizes.tall // tile_rows
+    taken, made = (sizes.block_bytes(tile_rows, n) for n in (sizes.inputs, vectors * lanes))
+    moved = taken * (1 + total // vectors) + 2 * made * (total // vectors)
+    # A panel that the first-level cache does not hold beside a row of tiles comes again for each.
+    panel = 4 * sizes.inputs * (vectors * lanes + rows)
+    again = weights * (ceildiv(tiles, rows) - 1) * (panel > model.PANEL_SHARE * first)
+    rate = np.where(taken + made > model.BLOCK_SHARE * second, core.third_level, core.second_level)
+    streaming = moved / rate + again / core.second_level
+    if weights > model.WEIGHT_SHARE * second:  # they are fetched ahead
+        computing = np.maximum(computing, weights / core.third_level)
+    else:
+        streaming = streaming + weights / core.second_level
+    return model.overlapped(computing, streaming) * blocks / model.even_share(sizes.batch * blocks, target.cores)
 
 
 def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
@@ -258,25 +302,6 @@ def _by_both(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int,
     return best[1], best[2], best[3]
 
 
-def _tile_rows(sizes: Sizes, cache: int, vectors: int, registers: int) -> int:
-    """Rows of tiles in a block: few where the weights stay in the cache, else as many as fit beside a panel; and so
-    many that register tiles fit, where rows are short."""
-    fits = max(1, cache // 2 // sizes.block_bytes(1, sizes.inputs + sizes.outputs))
-    far = 2 * sizes.weight_bytes > cache
-    wanted = min(fits if far else min(fits, ceildiv(model.WINOGRAD_ROWS, sizes.wide)), sizes.tall)
-    even = ceildiv(sizes.tall, ceildiv(sizes.tall, wanted))
-    others = range(max(1, wanted // 2), wanted + 1) if far else range(wanted, min(fits, sizes.tall) + 1)
-    shares: dict[int, float] = {n: register_share(_even_tiles(sizes, n), vectors, registers) for n in (even, *others)}
-    least = model.EVEN * max(shares.values())
-    return min((n for n in shares if shares[n] > least), key=lambda n: (n != even, abs(n - wanted)))
-
-
-def _even_tiles(sizes: Sizes, tile_rows: int) -> int:
-    """Tiles that register tiles are cut from: where the last block has fewer, they fit into it, too. Else which of
-    their rows are there would be a test in each."""
-    return math.gcd(tile_rows, sizes.tall) * sizes.wide
-
-
 def register_tile(rows: int, vectors: int, registers: int) -> tuple[int, int]:
     """Tiles and vectors of the register tile."""
     best = (-1.0, 1, 1)
@@ -308,7 +333,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "tile_rows": tuple(sorted({ceildiv(sizes.tall, n) for n in range(1, sizes.tall + 1)})),
         "panels": tuple(n for n in range(1, vectors + 1) if vectors % n == 0),
         "rows": tuple(range(1, min(most, sizes.tall * sizes.wide) + 1)),
-        "vectors": tuple(n for n in (1, 2, 3, 4) if vectors % n == 0),
+        "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if vectors % n == 0),
         "fetch": (0, 4, model.WINOGRAD_FETCH),
     }
     if sizes.in_blocks:
