@@ -181,6 +181,10 @@ class _Writer:
         for name, kind in self._kinds():
             scope[f"d{name}"] = kind.numpy
             scope[f"s{name}"] = kind.static
+        scope["nothing"] = (None,) * len(self.makes)
+        pairs = [(self.names[given], self.names[made]) for given, made in program.updates]
+        self.both = {given: made for given, made in pairs if given in self._used() and self._takes_outputs()}
+        """The output that an input may be, where the caller's arrays are taken for outputs."""
 
     def lines(self) -> list[str]:
         """The statements of the function."""
@@ -188,7 +192,10 @@ class _Writer:
         lines = [f"if len(arrays) != {count}: return None"]
         if count:
             lines.append(f"{_tuple(f'a{at}' for at in range(count))} = arrays")
-        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE)]
+        if self.both:
+            names = _tuple(self.made[number] for number in self.program.outputs)
+            lines.append(f"{names} = out if out and len(out) == {len(self.made)} else nothing")
+        tests = [test for at in range(count) for test in self._input_tests(f"a{at}")]
         lines += [f"if {' or '.join(tests)}: return None"] if tests else []
         used = [name for name in self._used() if name not in self.made.values()]
         lines += self._places(used)
@@ -196,6 +203,11 @@ class _Writer:
         lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
         lines += self._call() if self.step else []
         return [*lines, f"return [{', '.join(self._results())}]"]
+
+    def _input_tests(self, name: str) -> list[str]:
+        """Tests of an input; one that the caller gives for an output too is tested as that."""
+        made, tests = self.both.get(name), _tests(name, READABLE)
+        return tests if made is None else [f"{name} is not {made} and ({' or '.join(tests)})"]
 
     def _kinds(self) -> list[tuple[str, ArrayType]]:
         made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
@@ -205,6 +217,10 @@ class _Writer:
         """The names of arrays whose addresses the native call takes."""
         return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
 
+    def _takes_outputs(self) -> bool:
+        outputs = self.program.outputs
+        return bool(outputs) and len(set(outputs)) == len(outputs) and set(outputs) == set(self.made)
+
     def _new_outputs(self) -> list[str]:
         large = [math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED for _, kind in self.makes]
         calls = ["empty_array" if one else "empty" for one in large]
@@ -212,14 +228,17 @@ class _Writer:
         return [*lines, *self._places(self.made.values())] or ["pass"]
 
     def _places(self, names: Iterable[str]) -> list[str]:
-        return [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
+        given = {made: name for name, made in self.both.items()}
+        return [
+            f"p{name} = {f'p{given[name]} if {name} is {given[name]} else ' if name in given else ''}"
+            f"{ADDRESS_SOURCE.format(name)}" for name in names
+        ]  # fmt: skip
 
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
-        outputs = self.program.outputs
-        if not outputs or len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
+        if not self._takes_outputs():
             return ["return None"]
-        names = [self.made[number] for number in outputs]
+        names = [self.made[number] for number in self.program.outputs]
         tests = [test for name in names for test in _tests(name, WRITABLE)]
         lines = [f"if len(out) != {len(names)}: return None", f"{_tuple(names)} = out"]
         lines.append(f"if {' or '.join(tests)}: return None")
