@@ -228,11 +228,8 @@ class _Writer:
         return [*lines, *self._places(self.made.values())] or ["pass"]
 
     def _places(self, names: Iterable[str]) -> list[str]:
-        given = {made: name for name, made in self.both.items()}
-        return [
-            f"p{name} = {f'p{given[name]} if {name} is {given[name]} else ' if name in given else ''}"
-            f"{ADDRESS_SOURCE.format(name)}" for name in names
-        ]  # fmt: skip
+        known = {made: f"p{given} if {made} is {given} else " for given, made in self.both.items()}
+        return [f"p{name} = {known.get(name, '')}{ADDRESS_SOURCE.format(name)}" for name in names]
 
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
