@@ -45,10 +45,12 @@ class WeightBlocks:
 
     def copy(self, array: Array) -> Array:
         """The elements of an array in a block, contiguous and aligned."""
-        start = self._start(array.nbytes)
-        made = self._block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        if self._used + array.nbytes > self._block.nbytes:
+            room = np.empty(max(array.nbytes, model.WEIGHT_BLOCK_BYTES) + ALIGNMENT, np.uint8)
+            self._block, self._used = room[-room.ctypes.data % ALIGNMENT :], 0
+        made = self._block[self._used : self._used + array.nbytes].view(array.dtype).reshape(array.shape)
         copy_in_order(array, made)
-        self._used = start + array.nbytes
+        self._used += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         self._block[self._used : self._used + model.FETCHED_BEHIND] = 0
         return made
 
@@ -63,13 +65,6 @@ class WeightBlocks:
         if found is not made:
             self._block, self._used = before
         return found
-
-    def _start(self, size: int) -> int:
-        start = self._used + -(self._block.ctypes.data + self._used) % ALIGNMENT
-        if start + size <= self._block.nbytes:
-            return start
-        self._block = np.empty(max(size + ALIGNMENT, model.WEIGHT_BLOCK_BYTES), np.uint8)
-        return int(-self._block.ctypes.data % ALIGNMENT)
 
 
 def copy_in_order(array: Array, made: Array) -> None:

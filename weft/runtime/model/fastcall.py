@@ -181,10 +181,11 @@ class _Writer:
         for name, kind in self._kinds():
             scope[f"d{name}"] = kind.numpy
             scope[f"s{name}"] = kind.static
-        scope["nothing"] = (None,) * len(self.makes)
-        pairs = [(self.names[given], self.names[made]) for given, made in program.updates]
-        self.both = {given: made for given, made in pairs if given in self._used() and self._takes_outputs()}
-        """The output that an input may be, where the caller's arrays are taken for outputs."""
+        outputs, scope["nothing"] = program.outputs, (None,) * len(self.makes)
+        self.takes_outputs = bool(outputs) and sorted(outputs) == sorted(self.made)
+        pairs = [(self.names[given], self.names[made]) for given, made in program.updates if self.takes_outputs]
+        self.both = {given: made for given, made in pairs if given in self._used()}
+        """The output that the caller may give an input for, to update it."""
 
     def lines(self) -> list[str]:
         """The statements of the function."""
@@ -195,7 +196,7 @@ class _Writer:
         if self.both:
             names = _tuple(self.made[number] for number in self.program.outputs)
             lines.append(f"{names} = out if out and len(out) == {len(self.made)} else nothing")
-        tests = [test for at in range(count) for test in self._input_tests(f"a{at}")]
+        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE, self.both.get(f"a{at}"))]
         lines += [f"if {' or '.join(tests)}: return None"] if tests else []
         used = [name for name in self._used() if name not in self.made.values()]
         lines += self._places(used)
@@ -204,11 +205,6 @@ class _Writer:
         lines += self._call() if self.step else []
         return [*lines, f"return [{', '.join(self._results())}]"]
 
-    def _input_tests(self, name: str) -> list[str]:
-        """Tests of an input; one that the caller gives for an output too is tested as that."""
-        made, tests = self.both.get(name), _tests(name, READABLE)
-        return tests if made is None else [f"{name} is not {made} and ({' or '.join(tests)})"]
-
     def _kinds(self) -> list[tuple[str, ArrayType]]:
         made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
         return [(f"a{at}", kind) for at, kind in enumerate(self.types)] + made
@@ -216,10 +212,6 @@ class _Writer:
     def _used(self) -> list[str]:
         """The names of arrays whose addresses the native call takes."""
         return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
-
-    def _takes_outputs(self) -> bool:
-        outputs = self.program.outputs
-        return bool(outputs) and len(set(outputs)) == len(outputs) and set(outputs) == set(self.made)
 
     def _new_outputs(self) -> list[str]:
         large = [math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED for _, kind in self.makes]
@@ -233,7 +225,7 @@ class _Writer:
 
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
-        if not self._takes_outputs():
+        if not self.takes_outputs:
             return ["return None"]
         names = [self.made[number] for number in self.program.outputs]
         tests = [test for name in names for test in _tests(name, WRITABLE)]
@@ -241,9 +233,8 @@ class _Writer:
         lines.append(f"if {' or '.join(tests)}: return None")
         lines += self._places(names)
         sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
-        one_array = {(self.names[given], self.names[made]) for given, made in self.program.updates}
         meets = [
-            f"{f'p{name} != p{other} and ' * ((other, name) in one_array)}"
+            f"{f'p{name} != p{other} and ' * (self.both.get(other) == name)}"
             f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
             for at, name in enumerate(names)
             for other in [*used, *names[:at]]
@@ -289,7 +280,9 @@ def _tuple(names: Iterable[str]) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-def _tests(name: str, flags: int) -> list[str]:
+def _tests(name: str, flags: int, twin: str | None = None) -> list[str]:
+    """Tests that an array does not pass; what is the same object as its twin is tested as that."""
     # Types are equal that are not the same object: those of arrays that another process sent.
     other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
-    return [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]
+    made = [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]
+    return made if twin is None else [f"{name} is not {twin} and ({' or '.join(made)})"]
