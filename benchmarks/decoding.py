@@ -5,7 +5,7 @@
     python -m benchmarks.decoding --json FILE
 
 The floor is what reading the weights of the products once takes, by a kernel that does nothing else. Candidates and the
-floor take turns of eight tokens, after the same pauses, each twice, of which the second counts. torch's decoder has
+floor take turns of 32 tokens, after the same pauses, each twice, of which the second counts. torch's decoder has
 weights of its own: float32 and bfloat16 as they are; int8 and int4 by its products of packed weights with bfloat16
 activations (`_weight_int8pack_mm`, `_weight_int4pack_mm_for_cpu`).
 """

@@ -60,6 +60,17 @@ def test_a_cache_is_written_in_place_only_where_the_caller_says_so(tmp_path):
     crossed = [shared[1], shared[0], *shared[2:]]
     module.run(None, dict(zip(module._names, [tokens, last, *shared])), out=[logits, *crossed])
     assert (logits == wanted[0]).all() and all((a == b).all() for a, b in zip(crossed, wanted[1:]))
+    # The short way tests an array once that is both; all that it does not take it leaves to the long way.
+    again = [array.copy() for array in kept]
+    given, mixed = [tokens, last, *again], [logits, again[0], *(np.empty_like(array) for array in again[1:])]
+    assert module._fast(given, 1, mixed) is not None
+    assert all((a == b).all() for a, b in zip(mixed[1:], wanted[1:])) and (again[1] == kept[1]).all()
+    again[0].flags.writeable = False
+    long = np.zeros((1, 2 * CAPACITY, *again[0].shape[2:]), np.float32)
+    others = [again[0], again[0].astype(np.float64), again[0][:, :, ::-1], again[0].tolist(), long, None]
+    for other in others:
+        assert module._fast([tokens, last, other, *again[1:]], 1, [logits, other, *again[1:]]) is None
+    assert module._fast(given, 1, []) is module._fast(given, 1, mixed[:-1]) is None
     # A module file says the same, and a place outside the cache is an error.
     module.save(tmp_path / "decoder.weft")
     loaded, again = weft.load(tmp_path / "decoder.weft"), [array.copy() for array in kept]

@@ -31,8 +31,8 @@ from weft.models.llama import llama_110m
 Step = Callable[[Array, Array], Array]
 """Tokens, and the place of the last one, to logits."""
 
-TURN = 8
-"""Tokens of one candidate before the other's turn comes: its threads are awake, the machine's caches are its own."""
+TURN = 32
+"""Tokens of one candidate before the other's turn comes: so many make a shared cache of 300 MB its own."""
 
 
 def run(given: argparse.Namespace, screen: Screen) -> int:

@@ -176,9 +176,12 @@ FORM_BYTES, STAYING_BYTES = 1 << 20, 4096
 """What a form takes beside its weights, roughly; constants of at most so many bytes always stay with their graph."""
 
 WEIGHT_BLOCK_BYTES, FETCHED_BEHIND, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 64 << 10, 128 << 10, 16
-"""Packed weights lie in blocks of such a size, with as much memory behind the last as kernels may ask for in vain.
-Smaller weights are always near: they are no reason for a page of 2 MB, nor for a kernel that passes over zeros. Rows of
-a source that are copied side by side: their lines stay in the first cache until all of each is copied."""
+"""Weights lie in blocks of such a size, with as much memory behind the last as kernels may ask for in vain. Smaller
+weights are always near: they are no reason for a page of 2 MB, nor for a kernel that passes over zeros. Rows of a
+source that are copied side by side: their lines stay in the first cache until all of each is copied."""
+LARGE_ARRAY_BYTES, WRITTEN_TOGETHER = 4 << 20, 32 << 20
+"""From here on numpy asks for large pages: no block is needed for those. Module files are written in such pieces: of
+144 MB that are mapped 134 lie in large pages then, with 8 MB 112, with 2 MB and less 44 (ext4, Linux 6.18)."""
 WORDS_SEEN = 16
 """By so many of their words packed weights are looked for in the memory of other forms, and then compared."""
 

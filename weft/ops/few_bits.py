@@ -78,6 +78,14 @@ def _evaluate(c: Evaluate, x: Array, codes: Array, scales: Array, zeros: Any = N
     return np.asarray((made if bias is None else made + bias).astype(x.dtype))
 
 
+def element_of(x: te.Tensor, row: Any, place: Expr, layout: Any) -> Expr:
+    """An element of a row; 0 behind the last, where blocks go on."""
+    if layout.inner % layout.block == 0:
+        return x[(*row, place)].astype("float32")
+    value = x[(*row, te.minimum(place, layout.inner - 1))].astype("float32")
+    return te.select(place < layout.inner, value, te.const(0.0, "float32"))
+
+
 class _Digits:
     """The stages that make digits of x: for each row and block the largest element, the sum, and the digits."""
 
@@ -91,13 +99,8 @@ class _Digits:
         self.digits = te.stage((*rows, blocks, layout.digits, each, layout.groups, 4), self.digit, DIGITS)
 
     def element(self, *at: Any) -> Expr:
-        """An element of a row by its block and place in it; 0 behind the last."""
-        inner, block = self.layout.inner, self.layout.block
-        place = at[-2] * block + at[-1]
-        if inner % block == 0:
-            return self.x[(*at[:-2], place)].astype("float32")
-        value = self.x[(*at[:-2], te.minimum(place, inner - 1))].astype("float32")
-        return te.select(place < inner, value, te.const(0.0, "float32"))
+        """An element of a row by its block and place in it."""
+        return element_of(self.x, at[:-2], at[-2] * self.layout.block + at[-1], self.layout)
 
     def largest(self, *at: Any) -> Expr:
         """The largest element of a block, by which others are measured."""

@@ -21,7 +21,7 @@ from weft.graph.ir import Array, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.passes.few_bits import DOMAIN, WORDS
 from weft.ops.elementwise_support import expect_shape
-from weft.ops.few_bits import with_bias
+from weft.ops.few_bits import element_of, with_bias
 
 _BITS_OF_TWO_TO_23, _TWO_TO_23 = 0x4B000000, 8388608.0
 
@@ -75,16 +75,10 @@ def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zero
         plain = high - te.const(_TWO_TO_23, "float32")
         return plain - (te.const(zero, "float32") if zero is not None else zeros[b, n].astype("float32"))
 
-    def element(row: Any, part: int) -> Expr:
-        place = w * layout.each + part
-        if layout.inner % layout.block == 0:
-            return x[(*row, place)].astype("float32")
-        value = x[(*row, te.minimum(place, layout.inner - 1))].astype("float32")
-        return te.select(place < layout.inner, value, te.const(0.0, "float32"))
-
     def value(*at: Any) -> Any:
         *row, n = at
-        terms = [element(row, part) * number(words[w, n], part, n) for part in range(layout.each)]
+        elements = [element_of(x, row, w * layout.each + part, layout) for part in range(layout.each)]
+        terms = [element * number(words[w, n], part, n) for part, element in enumerate(elements)]
         return te.sum(scales[b, n].astype("float32") * functools.reduce(operator.add, terms), axis=axis)
 
     return with_bias(c, te.stage(c.out_shape(), value, "words_matmul"), bias, "words_bias")

@@ -62,10 +62,11 @@ def _problem(folder: Path) -> str | None:
 
 
 @contextmanager
-def write_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+def write_whole(path: Path, mode: int = 0o666, together: int = -1) -> Iterator[BinaryIO]:
     """A file that appears whole, under its name, when the block ends, and not at all where that fails.
 
-    It gets the mode that any new file of this user gets (`mode`, less the umask), not a temporary file's.
+    It gets the mode that any new file of this user gets (`mode`, less the umask), not a temporary file's; so many bytes
+    are written `together`.
     """
     beside = path.with_name(f".{path.name}-{os.urandom(8).hex()}")
     try:
@@ -73,7 +74,7 @@ def write_whole(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None  # nobody knows the name of the other
     try:
-        with os.fdopen(handle, "w+b") as file:
+        with os.fdopen(handle, "w+b", together) as file:
             yield file
         os.replace(beside, path)
     except BaseException:

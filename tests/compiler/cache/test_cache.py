@@ -291,8 +291,8 @@ def test_a_full_disk_leaves_nothing_behind(folder, built, monkeypatch, room):
     real = store.write_whole
 
     @contextmanager
-    def full(path):
-        with real(path) as file:
+    def full(path, **given):
+        with real(path, **given) as file:
             left = [room]
 
             class Full:

@@ -10,6 +10,7 @@ import numpy as np
 from weft.compiler.lowering.weights import _HELD, ALIGNMENT, WeightBlocks, held
 from weft.core import model
 from weft.runtime.model.module_file import prefer_large_pages
+from weft.runtime.model.program import aligned_array
 
 RANDOM = np.random.default_rng(0)
 
@@ -83,3 +84,15 @@ def test_what_lies_in_the_memory_of_a_caller_is_nobody_elses():
     assert not np.shares_memory(own, mine)
     mine[:] = 2
     assert (own == 1).all()
+
+
+def test_weights_that_need_no_packing_lie_in_a_block_too():
+    """A token of a decoder reads all its weights, and those that a pass has made lie as kernels want them: in arrays
+    of small pages each."""
+    blocks = WeightBlocks()
+    given = [RANDOM.integers(0, 256, (300, 1000), np.uint8) for _ in range(2)]
+    first, second = (blocks.hold(array, array) for array in given)
+    assert second.ctypes.data - first.ctypes.data == -(-first.nbytes // ALIGNMENT) * ALIGNMENT
+    np.testing.assert_array_equal(np.stack([first, second]), np.stack(given))
+    large = aligned_array(np.zeros(model.LARGE_ARRAY_BYTES, np.uint8))
+    assert blocks.hold(large, large) is large

@@ -1,4 +1,4 @@
-"""Packed weights lie side by side in a few large blocks of memory, not each in an array of its own.
+"""Weights lie side by side in a few large blocks of memory, not each in an array of its own.
 
 A large block is made of large pages (numpy asks Linux for them from 4 MB on): a model that reads all its weights in
 every call would otherwise wait for an address translation at each 4 KB of them, which takes longer than the reading.
@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.core import model
 from weft.graph.ir import Array
-from weft.runtime.model.program import aligned_array
+from weft.runtime.model.program import aligned_array, is_aligned
 
 ALIGNMENT = 64
 _HELD: weakref.WeakValueDictionary[Any, Array] = weakref.WeakValueDictionary()
@@ -45,31 +45,26 @@ class WeightBlocks:
 
     def copy(self, array: Array) -> Array:
         """The elements of an array in a block, contiguous and aligned."""
-        start = self._start(array.nbytes)
-        made = self._block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        if self._used + array.nbytes > self._block.nbytes:
+            room = np.empty(max(array.nbytes, model.WEIGHT_BLOCK_BYTES) + ALIGNMENT, np.uint8)
+            self._block, self._used = room[-room.ctypes.data % ALIGNMENT :], 0
+        made = self._block[self._used : self._used + array.nbytes].view(array.dtype).reshape(array.shape)
         copy_in_order(array, made)
-        self._used = start + array.nbytes
+        self._used += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         self._block[self._used : self._used + model.FETCHED_BEHIND] = 0
         return made
 
     def hold(self, array: Array, source: Array) -> Array:
         """A source, or its elements as a kernel wants them: where another form has the same, else in a block if they
-        are packed and many; in the source's own memory where they lie there as they should.
+        are many; in the source's own memory where they lie there as they should, and in large pages or are few.
         """
         before = self._block, self._used
-        large = array is not source and array.nbytes >= model.NEAR_BYTES
-        made = self.copy(array) if large else aligned_array(array)
+        large = array is source and array.nbytes >= model.LARGE_ARRAY_BYTES and is_aligned(array)
+        made = aligned_array(array) if large or array.nbytes < model.NEAR_BYTES else self.copy(array)
         found = made if np.may_share_memory(made, source) else held(made)
         if found is not made:
             self._block, self._used = before
         return found
-
-    def _start(self, size: int) -> int:
-        start = self._used + -(self._block.ctypes.data + self._used) % ALIGNMENT
-        if start + size <= self._block.nbytes:
-            return start
-        self._block = np.empty(max(size + ALIGNMENT, model.WEIGHT_BLOCK_BYTES), np.uint8)
-        return int(-self._block.ctypes.data % ALIGNMENT)
 
 
 def copy_in_order(array: Array, made: Array) -> None:

@@ -29,6 +29,7 @@ from weft.compiler.saved.check_file import ProgramCheck, check_calls, check_host
 from weft.compiler.saved.link import link_form
 from weft.compiler.sizes.open_checks import Check, Conditions
 from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step
+from weft.core import model
 from weft.core.errors import TargetError
 from weft.core.version import VERSION
 from weft.graph.ir import Array, Graph, TensorType, Type, Value, dtype_name
@@ -206,7 +207,7 @@ class _Writing:
         """Writes the file; with a graph, so that it can be compiled for other sizes than those there."""
         self.manifest["parts"] = parts
         self.manifest["graph"] = None if graph is None else _graph_row(graph, self.arrays)
-        with write_whole(place) as file:
+        with write_whole(place, together=model.WRITTEN_TOGETHER) as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for number, code in enumerate(self.codes):
                     archive.writestr(f"code/{number}.o", code)

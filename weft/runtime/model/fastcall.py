@@ -181,6 +181,11 @@ class _Writer:
         for name, kind in self._kinds():
             scope[f"d{name}"] = kind.numpy
             scope[f"s{name}"] = kind.static
+        outputs, scope["nothing"] = program.outputs, (None,) * len(self.makes)
+        self.takes_outputs = bool(outputs) and sorted(outputs) == sorted(self.made)
+        pairs = [(self.names[given], self.names[made]) for given, made in program.updates if self.takes_outputs]
+        self.both = {given: made for given, made in pairs if given in self._used()}
+        """The output that the caller may give an input for, to update it."""
 
     def lines(self) -> list[str]:
         """The statements of the function."""
@@ -188,7 +193,10 @@ class _Writer:
         lines = [f"if len(arrays) != {count}: return None"]
         if count:
             lines.append(f"{_tuple(f'a{at}' for at in range(count))} = arrays")
-        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE)]
+        if self.both:
+            names = _tuple(self.made[number] for number in self.program.outputs)
+            lines.append(f"{names} = out if out and len(out) == {len(self.made)} else nothing")
+        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE, self.both.get(f"a{at}"))]
         lines += [f"if {' or '.join(tests)}: return None"] if tests else []
         used = [name for name in self._used() if name not in self.made.values()]
         lines += self._places(used)
@@ -212,22 +220,21 @@ class _Writer:
         return [*lines, *self._places(self.made.values())] or ["pass"]
 
     def _places(self, names: Iterable[str]) -> list[str]:
-        return [f"p{name} = {ADDRESS_SOURCE.format(name)}" for name in names]
+        known = {made: f"p{given} if {made} is {given} else " for given, made in self.both.items()}
+        return [f"p{name} = {known.get(name, '')}{ADDRESS_SOURCE.format(name)}" for name in names]
 
     def _given_outputs(self, used: Sequence[str]) -> list[str]:
         """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
-        outputs = self.program.outputs
-        if not outputs or len(set(outputs)) != len(outputs) or set(outputs) != set(self.made):
+        if not self.takes_outputs:
             return ["return None"]
-        names = [self.made[number] for number in outputs]
+        names = [self.made[number] for number in self.program.outputs]
         tests = [test for name in names for test in _tests(name, WRITABLE)]
         lines = [f"if len(out) != {len(names)}: return None", f"{_tuple(names)} = out"]
         lines.append(f"if {' or '.join(tests)}: return None")
         lines += self._places(names)
         sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
-        one_array = {(self.names[given], self.names[made]) for given, made in self.program.updates}
         meets = [
-            f"{f'p{name} != p{other} and ' * ((other, name) in one_array)}"
+            f"{f'p{name} != p{other} and ' * (self.both.get(other) == name)}"
             f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
             for at, name in enumerate(names)
             for other in [*used, *names[:at]]
@@ -273,7 +280,9 @@ def _tuple(names: Iterable[str]) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-def _tests(name: str, flags: int) -> list[str]:
+def _tests(name: str, flags: int, twin: str | None = None) -> list[str]:
+    """Tests that an array does not pass; what is the same object as its twin is tested as that."""
     # Types are equal that are not the same object: those of arrays that another process sent.
     other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
-    return [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]
+    made = [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]
+    return made if twin is None else [f"{name} is not {twin} and ({' or '.join(made)})"]

@@ -145,9 +145,14 @@ def native_step(row: Mapping[str, Any], kind: type[ArrayType] = ArrayType) -> Na
     return NativeStep(row["native"], bases, makes, row["kernels"], shapes=is_open)
 
 
+def is_aligned(array: Array, alignment: int = 64) -> bool:
+    """Whether an array is contiguous and begins where kernels want it to."""
+    return array.flags.c_contiguous and array.ctypes.data % alignment == 0
+
+
 def aligned_array(array: Array, alignment: int = 64) -> Array:
     """The array itself where it is contiguous and aligned, else a copy that is."""
-    if array.flags.c_contiguous and array.ctypes.data % alignment == 0:
+    if is_aligned(array, alignment):
         return array
     room = np.empty(array.nbytes + alignment, np.uint8)
     start = -room.ctypes.data % alignment

@@ -18,7 +18,7 @@ from weft.core.errors import RuntimeFault, TargetError
 from weft.core.knobs import UNASKED_BYTES
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
 from weft.runtime.model.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
-from weft.runtime.model.program import Array, NativeStep, Program, aligned_array, memory
+from weft.runtime.model.program import Array, NativeStep, Program, memory
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,6 +66,8 @@ class NativeRunner:
         self._first: list[Any] = [program.constants.get(number) for number in range(program.count)]
         finished = [[n for n in numbers if n not in program.constants] for numbers in program.last_use]
         self._steps = list(zip(program.steps, finished))
+        self._only: NativeStep | None = None
+        self._promised: dict[int, list[tuple[int, Sequence[int]]]] = {}
 
     def fast(self, types: Sequence[ArrayType]) -> Fast | None:
         """The short way of a call for inputs of these types (always the same ones); None where there is none."""
@@ -89,18 +91,32 @@ class NativeRunner:
             return self._run(arrays, threads, out)
 
     def _run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None) -> list[Any]:
+        made = self._run_steps(arrays, threads, {} if out is None else self._usable(arrays, out), self.take_arena())
+        assert made is not None
+        return made
+
+    def _run_steps(
+        self, arrays: Sequence[Any], threads: int, given: dict[int, Array], arena: Arena, sizes: Sequence[int] = (),
+        slots: Sequence[int] = (),
+    ) -> list[Any] | None:  # fmt: skip
+        """The outputs; None where a host node makes another shape than inference has promised."""
         program = self.program
         values = self._first.copy()
         for number, array in zip(program.inputs, arrays):
             values[number] = array
-        given = {} if out is None else self._usable(arrays, out)
-        arena = self.take_arena()
+        if self._only is not None:  # after a long call the cache holds nothing of Python: as little as can be
+            self._native(self._only, values, given, arena, threads, sizes, slots)
+            self.give_arena(arena)
+            return [values[number] for number in program.outputs]
         try:
             for step, finished in self._steps:
                 if isinstance(step, NativeStep):
-                    self._native(step, values, given, arena, threads)
+                    self._native(step, values, given, arena, threads, sizes, slots)
                 else:
                     self._other(step, values, threads)
+                    for number, shape in self._promised.get(id(step), ()):
+                        if values[number].shape != tuple(d if d >= 0 else sizes[~d] for d in shape):
+                            return None
                 for number in finished:
                     values[number] = None
         finally:
@@ -147,9 +163,11 @@ class NativeRunner:
         except IndexError:
             return self._new_arena()
 
-    def _new_arena(self) -> Arena:
-        array = aligned_array(memory(max(self.program.arena_bytes, 64) + 64)[1:], 64)
-        return array.ctypes.data, array
+    def _new_arena(self, room: int = 0) -> Arena:
+        room = room or max(self.program.arena_bytes, 64)
+        whole = memory(room + 64)
+        start = -whole.ctypes.data % 64
+        return whole.ctypes.data + start, whole[start : start + room]
 
     def give_arena(self, arena: Arena) -> None:
         """Keeps an arena for the next call."""
@@ -174,7 +192,7 @@ class OpenSizes(NativeRunner):
         others = [step for step in program.steps if not isinstance(step, NativeStep)]
         only = program.steps[0] if len(program.steps) == 1 and len({*program.outputs}) == len(program.outputs) else None
         makes = {number for number, _ in only.makes} if isinstance(only, NativeStep) else set()
-        self._only = only if makes.issuperset(program.outputs) else None
+        self._only = only if isinstance(only, NativeStep) and makes.issuperset(program.outputs) else None
         self._promised = {id(s): [(n, program.promised[n]) for n in s.outputs if n in program.promised] for s in others}
         return self
 
@@ -188,39 +206,13 @@ class OpenSizes(NativeRunner):
             if len(self._known) >= model.SHAPES_REMEMBERED:
                 self._known.clear()
             self._known[shapes] = found
-        made = None if found is None else self._run_steps(arrays, threads, *found)
-        if made is not None:
-            return made
+        if found is not None:
+            sizes, slots, room = found
+            made = self._run_steps(arrays, threads, {}, self._large_arena(room), sizes, slots)
+            if made is not None:
+                return made
         with np.errstate(all="ignore"):
             return [np.array(one) if isinstance(one, np.ndarray) else one for one in self.interpret(arrays)]
-
-    def _run_steps(
-        self, arrays: Sequence[Any], threads: int, sizes: tuple[int, ...], slots: tuple[int, ...], room: int
-    ) -> list[Any] | None:
-        """The outputs; None where a host node makes another shape than inference has promised."""
-        program = self.program
-        values = self._first.copy()
-        for number, array in zip(program.inputs, arrays):
-            values[number] = array
-        arena = self._large_arena(room)
-        if self._only is not None:  # after a long call the cache holds nothing of Python: as little as can be
-            self._native(self._only, values, {}, arena, threads, sizes, slots)
-            self.give_arena(arena)
-            return [values[number] for number in program.outputs]
-        try:
-            for step, finished in self._steps:
-                if isinstance(step, NativeStep):
-                    self._native(step, values, {}, arena, threads, sizes, slots)
-                else:
-                    self._other(step, values, threads)
-                    for number, shape in self._promised[id(step)]:
-                        if values[number].shape != tuple(d if d >= 0 else sizes[~d] for d in shape):
-                            return None
-                for number in finished:
-                    values[number] = None
-        finally:
-            self.give_arena(arena)
-        return [program.own(at, number, values[number]) for at, number in enumerate(program.outputs)]
 
     def _large_arena(self, room: int) -> Arena:
         """An arena of so many bytes: one that is kept, or a new one in its place.
@@ -231,10 +223,7 @@ class OpenSizes(NativeRunner):
         kept = self.take_arena() if self._arenas else None
         if kept is not None and kept[1].nbytes >= room:
             return kept
-        room = max(room, min(model.ARENA_GROWTH * room, UNASKED_BYTES - 64))
-        whole = memory(room + 64)
-        start = -whole.ctypes.data % 64
-        return whole.ctypes.data + start, whole[start : start + room]
+        return self._new_arena(max(room, min(model.ARENA_GROWTH * room, UNASKED_BYTES - 64)))
 
 
 def find_numbers(source: str) -> Find:
