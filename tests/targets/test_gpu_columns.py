@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -224,3 +225,20 @@ def without_barrier(func, number):
             return Evaluate(te.const(0)) if is_barrier(s) and next(left) == number else s
 
     return func.replace(body=Remove().stmt(func.body))
+
+
+@pytest.mark.parametrize("n, k, waits", [(768, 1536, [2, 1, 0]), (2112, 2048, [3, 2, 1, 0]), (8192, 4096, None)])
+def test_what_is_on_its_way_at_once_is_waited_for_in_a_few_groups(n, k, waits):
+    """A product whose constants all come before its first step; the ring of another is waited for step by step."""
+    build = Builder("product")
+    made = build.node("MatMul", build.input("x", (1, k)), build.constant(np.ones((k, n), np.float32)))
+    module = weft.compile(build.finish(made), target="cuda:sm_90a")
+    (launch,) = [one for one in module.specializations[0].launches if "matmul" in one.kernel.label]
+    source = launch.kernel.program.source
+    body = source[source.index("__global__") :]
+    found = [int(number) for number in re.findall(r"wait_group (\d+)", body)]
+    first = body[: body.index("griddepcontrol.wait")]
+    if waits is None:
+        assert len(found) == 1 and body.count("weft_copy_async_16(") > first.count("weft_copy_async_16(")
+    else:
+        assert found == waits and first.count("commit_group") == body.count("commit_group") == len(waits)

@@ -26,8 +26,9 @@ from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Select, Var, elements, int_value
 from weft.expr.visit import walk
-from weft.loop.ir import Evaluate, For, Func, Seq, Stmt, Store
+from weft.loop.ir import For, Func, Seq, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
+from weft.loop.passes.support import is_call
 from weft.loop.visit import walk_exprs, walk_stmts
 
 Maps = tuple[tuple[Buffer, tuple[tuple[int, ...], ...]], ...]
@@ -171,7 +172,7 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
 
 
 def _is_wait(s: Stmt) -> bool:
-    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == LAUNCH_WAIT
+    return is_call(s, LAUNCH_WAIT)
 
 
 def _waits_itself(launch: Launch) -> bool:

@@ -26,8 +26,8 @@ from weft.core.dtypes import INT32
 from weft.expr.nodes import Buffer, Call, Expr, Var, int_value
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Seq, Stmt, seq
-from weft.loop.passes.double_buffer import COMMIT
-from weft.loop.passes.support import buffers_read, buffers_written
+from weft.loop.passes.double_buffer import COMMIT, WAIT
+from weft.loop.passes.support import buffers_read, buffers_written, is_call
 from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
 
 BEGINS_EARLY, LOADED_EARLY = "begins_early", "loaded_early"
@@ -131,7 +131,7 @@ class _Take(Mutator):
     def visit_Seq(self, s: Seq) -> Stmt:
         for at, loop in enumerate(s.stmts):
             if isinstance(loop, For) and loop.annotations.get(BEGINS_EARLY) and not self.first:
-                begin = at
+                begin = at = at - (at > 0 and is_call(s.stmts[at - 1], WAIT))
                 while begin > 0 and self._is_fill(s.stmts[begin - 1], loop):
                     begin -= 1
                 self.filled = {buffer for one in s.stmts[begin:at] for buffer in buffers_written(one)}
@@ -149,7 +149,7 @@ class _Take(Mutator):
 
     def _is_fill(self, s: Stmt, loop: For) -> bool:
         """Whether a statement fills what the loop reads, from constants alone; or ends a group of copies."""
-        if isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == COMMIT:
+        if is_call(s, COMMIT):
             return True
         written, named = buffers_written(s), set(loop.annotations[BEGINS_EARLY])
         ring = all(b.scope == "shared" for b in written) and bool(written) and written <= buffers_read(loop)
