@@ -111,10 +111,6 @@ as exp counts as so many."""
 UNROLLED_PIPELINE = 16
 """Up to so many iterations, a pipeline between registers is unrolled: which part is meant is then known."""
 
-PIPELINE_GROUPS = 4
-"""Where all that a pipeline copies is on its way before its first step, in so many groups it is waited for: a decoder
-of 1 B weights takes 604 µs with 4, 617 with 1 and 624 with one for each step (a prototype, H200); none was held out."""
-
 WRITTEN_THREADS = 16
 """Above so many virtual threads, a statement's copies are written as an unrolled loop."""
 

@@ -74,7 +74,7 @@ def generate(
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
         maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, *given) for buffer, given in seen)
-        waits = bool(threads is not None and threads.overlaps_launches)
+        waits = 1 + _waits_itself(launch) if threads is not None and threads.overlaps_launches else 0
         made_of = launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits, maps
         kernels.append(DeviceKernel(*made_of))
     parameters = tuple(
@@ -145,7 +145,7 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     extents: tuple[Expr | int, ...] = (*launch.grid, *launch.block)
     c.launch = {tag: int_value(extent) for tag, extent in zip(TAGS, extents)}
     c.indices |= sizes | set(launch.constants)
-    written, early = _written(launch.body), _loaded_early(launch)
+    written, early = _written(launch.body), _in_order(launch)
     parameters = []
     for param in launch.params:
         name = c.names[param] = c.fresh(param.name)
@@ -180,15 +180,17 @@ def _waits_itself(launch: Launch) -> bool:
     return any(map(_is_wait, walk_stmts(launch.body)))
 
 
-def _loaded_early(launch: Launch) -> set[Buffer]:
-    """What a kernel loads before it waits: of memory that nothing else names, NVIDIA's compiler would load it later."""
+def _in_order(launch: Launch) -> set[Buffer]:
+    """What a kernel that says where it waits loads before that, or after it, in this order: of memory that nothing else
+    names, NVIDIA's compiler may move loads over the wait, either way."""
     around = [s.stmts for s in walk_stmts(launch.body) if isinstance(s, Seq) and any(map(_is_wait, s.stmts))]
     first = [s for stmts in around for s in itertools.takewhile(lambda s: not _is_wait(s), stmts)]
     found = {e for s in first for e in walk_exprs(s, Load) if isinstance(e, Load)}
     tests = [e.condition for s in first for e in walk_exprs(s, Select) if isinstance(e, Select)]
     parts = [*tests, *(index for e in found for index in e.indices)]
     needed = {e.buffer for part in parts for e in walk(part, Load) if isinstance(e, Load)}
-    return {e.buffer for e in found} - needed  # what others need is early anyway
+    every = {param for param in launch.params if isinstance(param, Buffer)}
+    return every - needed if around else set()  # what others need is early anyway
 
 
 def _ahead(c: Context, launch: Launch) -> list[str]:

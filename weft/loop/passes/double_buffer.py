@@ -36,7 +36,7 @@ from typing import Any
 
 from weft.core import model
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Var, add, floormod, index_expr, int_value, less, mul, sub
+from weft.expr.nodes import Address, Buffer, Call, Expr, Load, add, floormod, index_expr, int_value, less, mul, sub
 from weft.expr.visit import free_vars
 from weft.loop.ir import Allocate, Evaluate, For, Func, Stmt, Store, seq
 from weft.loop.passes.support import (
@@ -241,10 +241,7 @@ class _Doubler(Mutator):
         loop = s.replace(kind=kind, annotations={**s.annotations, LAG: plan.lag} if plan.lag else s.annotations)
         carried = self._carried(plan)
         if carried is None:
-            use = seq(*[self.stmt(part) for part in plan.use])
-            if plan.is_async and plan.barrier is None and 0 < (int_value(s.extent) or 0) <= distance:
-                return self._all_at_once(plan, s, fill, use)
-            use = plan.now(use, s.var)
+            use = plan.now(seq(*[self.stmt(part) for part in plan.use]), s.var)
             return seq(*start, loop.replace(body=seq(*ready, *fetch, use)))
         inner, own = carried
         load, use = (seq(*[self.stmt(part) for part in parts]) for parts in (own.fill, own.use))
@@ -261,19 +258,6 @@ class _Doubler(Mutator):
         for buffer in own.halves.values():
             made = Allocate(buffer, made)
         return made
-
-    def _all_at_once(self, plan: Plan, s: For, fill: Stmt, use: Stmt) -> Stmt:
-        """A loop whose fills are all on their way before it: in a few groups, each waited for before its steps."""
-        steps, fills, uses = int_value(s.extent) or 0, list[Stmt](), list[Stmt]()
-        count = min(steps, model.PIPELINE_GROUPS)
-        for number in range(count):
-            begin, end = steps * number // count, steps * (number + 1) // count
-            fills += [*(plan.at(fill, s, index_expr(at), self.names) for at in range(begin, end)), _call(COMMIT)]
-            var = Var(self.names.fresh(s.var.name), s.var.dtype)
-            body = plan.at(use, s, add(var, index_expr(begin)), self.names)
-            loop = s.replace(var=var, extent=index_expr(end - begin), kind="unrolled", body=body)
-            uses += [_call(WAIT, count - 1 - number), loop]
-        return seq(*fills, *uses)
 
     def _carried(self, plan: Plan) -> tuple[For, Plan] | None:
         """The loop that is all a step does, if its registers are to be loaded ahead across steps."""
