@@ -74,7 +74,7 @@ def generate(
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
         maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, *given) for buffer, given in seen)
-        waits = 1 + _waits_itself(launch) if threads is not None and threads.overlaps_launches else 0
+        waits = bool(threads is not None and threads.overlaps_launches)
         made_of = launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits, maps
         kernels.append(DeviceKernel(*made_of))
     parameters = tuple(

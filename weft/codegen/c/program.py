@@ -93,9 +93,8 @@ class DeviceKernel:
     """The arguments, in order, by name."""
     constants: Mapping[str, int] = field(default_factory=dict)
     """Arguments with a value of this launch: variables of loops that run on the host."""
-    waits: int = 0
-    """Whether it waits by itself for what was launched before it: it may be launched while that runs. With 2 it has
-    something to do before, and wants room beside others."""
+    waits: bool = False
+    """Whether it waits by itself for what was launched before it: it may be launched while that runs."""
     maps: tuple[TensorMap, ...] = ()
     """Further arguments, after the others."""
 

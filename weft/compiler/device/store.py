@@ -74,7 +74,7 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
 
 
 def _kernel(
-    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: int = 0,
+    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: bool = False,
     maps: Any = (),
 ) -> DeviceKernel:  # fmt: skip
     x, y, z = (int(size) for size in grid)
@@ -82,4 +82,4 @@ def _kernel(
     values = {str(key): int(value) for key, value in constants.items()}
     names = tuple(map(str, params))
     seen = tuple(TensorMap(str(of), int(size), *[tuple(map(int, n)) for n in numbers]) for of, size, *numbers in maps)
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, int(waits), seen)
+    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits), seen)

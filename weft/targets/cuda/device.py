@@ -266,7 +266,7 @@ class CudaExecutable(LoadedProgram):
     def bound(self, kernel: DeviceKernel, given: Mapping[str, Any]) -> BoundLaunch:
         """A launch with its arguments."""
         self.device.context.activate()
-        function = self.module.function(kernel.name, kernel.dynamic_shared_bytes, kernel.waits > 1)
+        function = self.module.function(kernel.name, kernel.dynamic_shared_bytes)
         values = kernel_arguments(kernel, given, ctypes.c_int64, _passed)
         for one in kernel.maps:
             values.append(
@@ -295,7 +295,7 @@ class BoundLaunch:
     def launch(self, stream: driver.Stream | None = None) -> None:
         """Puts it into a stream."""
         kernel, into = self.kernel, stream or self.device.stream
-        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes, kernel.waits > 0)
+        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes, kernel.waits)
 
 
 class GraphRecording(Recording):

@@ -31,7 +31,7 @@ _ATTRIBUTES = {
     "block_threads": 1, "shared_bytes": 97, "warp": 10, "multiprocessors": 16, "multiprocessor_threads": 39,
     "cache_bytes": 38, "multiprocessor_shared_bytes": 81, "registers": 82, "clock_khz": 13, "major": 75, "minor": 76,
 }  # fmt: skip
-_DYNAMIC_SHARED, _CARVEOUT = 8, 9
+_DYNAMIC_SHARED = 8
 _OF_FUNCTIONS = {"registers": 4}
 _CAPTURE_RELAXED = 2
 _EXTERNAL = 1
@@ -281,13 +281,11 @@ class Module(_Owned):
         super().__init__("cuModuleLoadData", code, doing=f"loading {name}")
         self._functions: dict[str, Function] = {}
 
-    def function(self, name: str, dynamic_shared_bytes: int = 0, is_beside: bool = False) -> Function:
-        """A kernel by name, allowed so much shared memory; one that runs beside others wants all there is of it."""
+    def function(self, name: str, dynamic_shared_bytes: int = 0) -> Function:
+        """A kernel by name, allowed so much shared memory."""
         found = self._functions.get(name)
         if found is None:
             found = self._functions[name] = Function(self, name)
-            if is_beside:  # a multiprocessor that others share does not change how much of its cache is shared memory
-                _call("cuFuncSetAttribute", found.handle, _CARVEOUT, 100, doing="the most shared memory")
         found.allow_shared(dynamic_shared_bytes)
         return found
 
