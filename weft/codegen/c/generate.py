@@ -11,6 +11,7 @@ of docs/architecture.md; `generate_bare` one that takes its memory from the call
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -36,6 +37,7 @@ PARAMETER_ALIGNMENT = 16
 """Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
 LAUNCH_WAIT = "launch_wait"
 """The call where a kernel waits for the one before it; a kernel without it waits at its top."""
+_is_wait = functools.partial(is_call, name=LAUNCH_WAIT)
 
 
 def c_symbol(name: str) -> str:
@@ -169,10 +171,6 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     first = [*_ahead(c, launch), *([] if _waits_itself(launch) else [dialect.wait])] if overlaps else []
     module.functions.append("\n".join([head, *first, *c.top, *c.lines, "}"]))
     return shared, dynamic, tuple(c.maps)
-
-
-def _is_wait(s: Stmt) -> bool:
-    return is_call(s, LAUNCH_WAIT)
 
 
 def _waits_itself(launch: Launch) -> bool:
