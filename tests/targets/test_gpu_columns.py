@@ -224,3 +224,35 @@ def without_barrier(func, number):
             return Evaluate(te.const(0)) if is_barrier(s) and next(left) == number else s
 
     return func.replace(body=Remove().stmt(func.body))
+
+
+@pytest.mark.parametrize("n, k, is_whole", [(768, 1536, True), (2112, 2048, True), (8192, 4096, False)])
+def test_a_product_whose_constants_are_all_on_their_way_lets_the_next_kernel_begin(n, k, is_whole):
+    build = Builder("product")
+    made = build.node("MatMul", build.input("x", (1, k)), build.constant(np.ones((k, n), np.float32)))
+    module = weft.compile(build.finish(made), target="cuda:sm_90a")
+    (program,) = [one.kernel.program for one in module.specializations[0].launches if "matmul" in one.kernel.label]
+    body = program.source[program.source.index("__global__") :]
+    assert (body.index("launch_dependents") < body.index("griddepcontrol.wait")) == is_whole
+    assert "__syncthreads" not in body[body.index("for (int32_t ko") :][:400], "threads read what they copied"
+    assert "__restrict__" not in body, "whose loads the compiler may move over the wait"
+
+
+@pytest.mark.parametrize("n, k", [(48, 256), (64, 192), (8, 2048), (24, 320)])
+def test_scales_of_a_norm_are_loaded_before_all_else(n, k):
+    """Constants of what each block computes are in registers before the first copy, and mean the same."""
+    x, b, scale = te.placeholder((1, k), name="A"), te.placeholder((k, n), name="B"), te.placeholder((k,), name="S")
+    r, over = te.reduce_axis(k, "r"), te.reduce_axis(k, "k")
+    squares = te.compute((1,), lambda i: te.sum(x[i, r] * x[i, r], axis=r), name="squares")
+    row = te.compute((1, k), lambda i, j: x[i, j] / te.sqrt(squares[i] / k + 1e-5) * scale[j], name="row")
+    out = te.compute((1, n), lambda i, j: te.sum(row[i, over] * b[over, j], axis=over), name="C")
+
+    def reference(x, b, scale):
+        return x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-5) * scale @ b
+
+    schedule = check([x, b, scale], out, reference, ROOMY, constants=[b, scale], tolerance=1e-3)
+    source = ROOMY.generate(ROOMY.lower(schedule.func)).source
+    body = source[source.rindex("__global__") :]
+    assert body.index("S_early[") < body.index("griddepcontrol.wait") < body.index("weft_copy_async_16(")
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(source, "sm_90a")[1:4] == b"ELF"

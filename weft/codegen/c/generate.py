@@ -11,6 +11,7 @@ of docs/architecture.md; `generate_bare` one that takes its memory from the call
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -26,8 +27,9 @@ from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
 from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Select, Var, elements, int_value
 from weft.expr.visit import walk
-from weft.loop.ir import Evaluate, For, Func, Seq, Stmt, Store
+from weft.loop.ir import For, Func, Seq, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
+from weft.loop.passes.support import is_call
 from weft.loop.visit import walk_exprs, walk_stmts
 
 Maps = tuple[tuple[Buffer, tuple[tuple[int, ...], ...]], ...]
@@ -35,6 +37,7 @@ PARAMETER_ALIGNMENT = 16
 """Bytes that the start of every buffer of a device program is a multiple of: whoever launches sees to it."""
 LAUNCH_WAIT = "launch_wait"
 """The call where a kernel waits for the one before it; a kernel without it waits at its top."""
+_is_wait = functools.partial(is_call, name=LAUNCH_WAIT)
 
 
 def c_symbol(name: str) -> str:
@@ -144,7 +147,7 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     extents: tuple[Expr | int, ...] = (*launch.grid, *launch.block)
     c.launch = {tag: int_value(extent) for tag, extent in zip(TAGS, extents)}
     c.indices |= sizes | set(launch.constants)
-    written, early = _written(launch.body), _loaded_early(launch)
+    written, early = _written(launch.body), _in_order(launch)
     parameters = []
     for param in launch.params:
         name = c.names[param] = c.fresh(param.name)
@@ -170,24 +173,22 @@ def _kernel(module: Module, launch: Launch, sizes: set[Var]) -> tuple[int, int, 
     return shared, dynamic, tuple(c.maps)
 
 
-def _is_wait(s: Stmt) -> bool:
-    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == LAUNCH_WAIT
-
-
 def _waits_itself(launch: Launch) -> bool:
     """Whether a kernel says where it waits for the one before it."""
     return any(map(_is_wait, walk_stmts(launch.body)))
 
 
-def _loaded_early(launch: Launch) -> set[Buffer]:
-    """What a kernel loads before it waits: of memory that nothing else names, NVIDIA's compiler would load it later."""
+def _in_order(launch: Launch) -> set[Buffer]:
+    """What a kernel that says where it waits loads before that, or after it, in this order: of memory that nothing else
+    names, NVIDIA's compiler may move loads over the wait, either way."""
     around = [s.stmts for s in walk_stmts(launch.body) if isinstance(s, Seq) and any(map(_is_wait, s.stmts))]
     first = [s for stmts in around for s in itertools.takewhile(lambda s: not _is_wait(s), stmts)]
     found = {e for s in first for e in walk_exprs(s, Load) if isinstance(e, Load)}
     tests = [e.condition for s in first for e in walk_exprs(s, Select) if isinstance(e, Select)]
     parts = [*tests, *(index for e in found for index in e.indices)]
     needed = {e.buffer for part in parts for e in walk(part, Load) if isinstance(e, Load)}
-    return {e.buffer for e in found} - needed  # what others need is early anyway
+    every = {param for param in launch.params if isinstance(param, Buffer)}
+    return every - needed if around else set()  # what others need is early anyway
 
 
 def _ahead(c: Context, launch: Launch) -> list[str]:

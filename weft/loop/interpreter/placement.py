@@ -17,6 +17,7 @@ from weft.expr.nodes import Address, Buffer, Call, Load
 from weft.expr.visit import walk
 from weft.loop.interpreter.emitter import is_local, is_shared
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, Seq, Stmt, Store
+from weft.loop.passes.support import is_barrier
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 
 BLOCKING: set[str] = set()
@@ -121,11 +122,6 @@ def written_buffers(func: Func) -> set[Buffer]:
                 if isinstance(node, Address) and "w" in node.mode:
                     found.add(node.buffer)
     return found
-
-
-def is_barrier(stmt: Stmt) -> bool:
-    """Whether this is the statement barrier()."""
-    return isinstance(stmt, Evaluate) and isinstance(stmt.value, Call) and stmt.value.name == "barrier"
 
 
 def is_blocking(stmt: Stmt) -> bool:

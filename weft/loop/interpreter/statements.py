@@ -26,7 +26,6 @@ from weft.loop.interpreter.memory import compact_strides, memory_size
 from weft.loop.interpreter.placement import (
     Allocation,
     Waits,
-    is_barrier,
     is_blocking,
     place_intermediates,
     shared_inside,
@@ -34,6 +33,7 @@ from weft.loop.interpreter.placement import (
 )
 from weft.loop.interpreter.values import TABLES
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store
+from weft.loop.passes.support import is_barrier
 from weft.loop.visit import child_stmts, walk_stmts
 
 _DEEPEST = 12

@@ -355,7 +355,8 @@ class _Walker(Mutator):
             same = self.aliases.get(term, term) if type(term) is Var else self._part(term)
             if same is None:
                 return None
-            terms[same] = terms.get(same, 0) + factor
+            if self.coordinates.get(same) != 1:  # whose only value is 0
+                terms[same] = terms.get(same, 0) + factor
         return _Dim(Linear(terms, 0).terms, form.constant, form.constant)
 
     def _part(self, term: Expr) -> Var | None:

@@ -292,9 +292,14 @@ def buffers_read(s: Stmt) -> set[Buffer]:
     return found
 
 
+def is_call(s: Stmt, name: str) -> bool:
+    """Whether a statement is a call of an intrinsic."""
+    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == name
+
+
 def is_barrier(s: Stmt) -> bool:
     """Whether a statement is a barrier."""
-    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == BARRIER
+    return is_call(s, BARRIER)
 
 
 def statements(s: Stmt) -> tuple[Stmt, ...]:

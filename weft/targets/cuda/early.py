@@ -13,21 +13,24 @@ Only what no kernel of the program writes is read there: a constant that is pack
 not there yet. Memory is busy while the kernel before has its last sums, stores and its end.
 
 `load_early` does the same for registers: what each thread loads once into the buffers that the annotation LOADED_EARLY
-of a loop over blocks names. Whoever annotates knows that it lies there when a program begins: inputs of a model do.
+of a loop over blocks names, or out of them, where they are constants. Whoever annotates knows that it lies there when a
+program begins: inputs of a model do. Such loads come before copies: nothing that is on its way delays them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.expr.nodes import Buffer, Call, Expr, Var, int_value
+from weft.expr.nodes import TRUE, Buffer, Call, Expr, Load, Var, add, index_expr, int_value, logical_and, mul, select
+from weft.expr.visit import walk
 from weft.loop.interpreter import register_effect
-from weft.loop.ir import Allocate, Evaluate, For, Func, If, Seq, Stmt, seq
+from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.double_buffer import COMMIT
-from weft.loop.passes.support import buffers_read, buffers_written
+from weft.loop.passes.support import Names, buffers_read, buffers_written, is_call, rename_repeated
 from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
 
 BEGINS_EARLY, LOADED_EARLY = "begins_early", "loaded_early"
@@ -44,8 +47,10 @@ def begin_early(func: Func) -> Func:
 def load_early(func: Func) -> Func:
     """The program whose marked loads come before their kernels wait; runs when threads have statements of their own."""
     loops = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.annotations.get(LOADED_EARLY)]
+    if not loops:
+        return func
     names, known = {name for s in loops for name in s.annotations[LOADED_EARLY]}, given(func)
-    return _Kernels(lambda around: _TakeLoads(names, known, around)).func(func) if loops else func
+    return rename_repeated(_Kernels(lambda around: _TakeLoads(names, known, around, Names(func))).func(func))
 
 
 def given(func: Func) -> set[Buffer]:
@@ -70,7 +75,9 @@ class _Kernels(Mutator):
         rest = taken.stmt(body)
         if not taken.first:
             return s
-        made = seq(*taken.first, Evaluate(Call(LAUNCH_WAIT, (), INT32)), rest)
+        is_there = any(is_call(one, LAUNCH_WAIT) for one in walk_stmts(rest))
+        order = (TRUE,) if taken.is_whole else ()
+        made = seq(*taken.first, None if is_there else Evaluate(Call(LAUNCH_WAIT, order, INT32)), rest)
         own = [buffer for buffer in taken.memory if buffer.scope == "local"]
         for buffer in own:
             made = Allocate(buffer, made)
@@ -82,26 +89,59 @@ class _Kernels(Mutator):
 
 
 class _TakeLoads(Mutator):
-    """Takes loads into registers that are named, and these, out of what each thread does once."""
+    """Takes loads into registers that are named, and these, out of what each thread does once; and of named constants,
+    which get registers for all turns of unrolled loops."""
 
-    def __init__(self, names: set[str], given: set[Buffer], around: Sequence[For]) -> None:
-        self.names, self.given = names, given
+    def __init__(self, names: set[str], given: set[Buffer], around: Sequence[For], fresh: Names) -> None:
+        self.names, self.given, self.fresh = names, given, fresh
         self.around = {loop.thread: loop for loop in around}
+        self.turns: list[For] = []
+        self.tests: list[Expr] = []
+        self.is_whole = False
         self.same: dict[Var, Expr] = {}
         self.first: list[Stmt] = []
         self.memory: list[Buffer] = []
 
     def visit_For(self, s: For) -> Stmt:
         outer = self.around.get(s.thread)
+        if s.kind == "unrolled":
+            self.turns.append(s)
+            done = self.generic_stmt(s)
+            self.turns.pop()
+            return done
         if outer is None or int_value(outer.extent) != int_value(s.extent):
             return s
         self.same[s.var] = outer.var
         return self.generic_stmt(s)
 
     def visit_If(self, s: If) -> Stmt:
+        self.tests.append(s.condition)
+        then = self.stmt(s.then)
+        self.tests.pop()
+        return If(s.condition, then, s.otherwise)
+
+    def visit_Let(self, s: Let) -> Stmt:
         return s
 
+    def visit_Load(self, e: Load) -> Expr:
+        test, place = logical_and(*self.tests), index_expr(0)
+        is_given = e.buffer.name in self.names and e.buffer in self.given and e.dtype.lanes == 1
+        if not is_given or any(isinstance(one, Load) for part in (test, *e.indices) for one in walk(part)):
+            return e
+        for loop in self.turns:
+            place = add(mul(place, loop.extent), loop.var)
+        size = math.prod(int_value(loop.extent) or 1 for loop in self.turns)
+        own = Buffer(self.fresh.fresh(f"{e.buffer.name}_early"), e.buffer.dtype, (size,), scope="local")
+        made: Stmt = Store(own, (place,), select(test, e, 0))
+        for loop in reversed(self.turns):
+            made = loop.replace(body=made)
+        self.first.append(substitute_stmt(made, self.same))
+        self.memory.append(own)
+        return Load(own, (place,))
+
     def visit_Seq(self, s: Seq) -> Stmt:
+        if self.turns or self.tests:
+            return self.generic_stmt(s)
         rest = []
         for one in s.stmts:
             written = buffers_written(one)
@@ -124,6 +164,7 @@ class _Take(Mutator):
 
     def __init__(self, constants: set[Buffer]) -> None:
         self.constants = constants
+        self.is_whole = False
         self.first: list[Stmt] = []
         self.filled: set[Buffer] = set()
         self.memory: list[Buffer] = []
@@ -137,6 +178,7 @@ class _Take(Mutator):
                 self.filled = {buffer for one in s.stmts[begin:at] for buffer in buffers_written(one)}
                 if self.filled:
                     self.first = list(s.stmts[begin:at])
+                    self.is_whole = sum(is_call(one, COMMIT) for one in self.first) >= (int_value(loop.extent) or 0) > 0
                     return seq(*s.stmts[:begin], *s.stmts[at:])
         return self.generic_stmt(s)
 
@@ -149,7 +191,7 @@ class _Take(Mutator):
 
     def _is_fill(self, s: Stmt, loop: For) -> bool:
         """Whether a statement fills what the loop reads, from constants alone; or ends a group of copies."""
-        if isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == COMMIT:
+        if is_call(s, COMMIT):
             return True
         written, named = buffers_written(s), set(loop.annotations[BEGINS_EARLY])
         ring = all(b.scope == "shared" for b in written) and bool(written) and written <= buffers_read(loop)
@@ -157,8 +199,9 @@ class _Take(Mutator):
 
 
 def _emit_wait(c: Context, call: Call) -> str:
-    return c.dialect.wait.strip().rstrip(";")
+    first, second = ("launch_dependents", "wait") if call.args else ("wait", "launch_dependents")
+    return f'asm volatile("griddepcontrol.{first};\\n\\tgriddepcontrol.{second};" ::: "memory")'
 
 
 EMITTERS: Mapping[str, Emitter] = {LAUNCH_WAIT: _emit_wait}
-register_effect(LAUNCH_WAIT, lambda: 0)
+register_effect(LAUNCH_WAIT, lambda *order: 0)

@@ -19,7 +19,7 @@ from weft.core.dtypes import dtype
 from weft.expr.nodes import Address, Buffer, Call, Expr, add, floordiv, index_expr, int_value, sub
 from weft.expr.visit import substitute
 from weft.loop.ir import Allocate, Evaluate, For, Func, Seq, Stmt, seq
-from weft.loop.passes.support import Copier, Names, buffers_written, statements
+from weft.loop.passes.support import Copier, Names, buffers_written, is_call, statements
 from weft.loop.visit import Mutator, walk_stmts
 from weft.targets.cuda import bulk, wgmma
 from weft.targets.cuda.fragments import PACK
@@ -47,7 +47,7 @@ class _Stagger(Mutator):
         parts = list(statements(s.body))
         late = [part for part in parts if any(wgmma.is_held(one) for one in walk_stmts(part))]
         early = [part for part in parts if part not in late and any(map(wgmma.is_dot, walk_stmts(part)))]
-        back = [part for part in parts if any(_calls(one, bulk.ARRIVE) for one in walk_stmts(part))]
+        back = [part for part in parts if any(is_call(one, bulk.ARRIVE) for one in walk_stmts(part))]
         if len(late) != 1 or len(early) != 1 or len(back) != 1:
             return s.replace(annotations={key: note for key, note in s.annotations.items() if key != STAGGER})
         first, last = parts.index(early[0]), parts.index(late[0])
@@ -71,13 +71,9 @@ class _Stagger(Mutator):
         return Allocate(words, seq(start, pack, loop, at(end, added, wgmma.wait_for(*whole), *back)))
 
 
-def _calls(s: Stmt, name: str) -> bool:
-    return isinstance(s, Evaluate) and getattr(s.value, "name", "") == name
-
-
 def _begun(part: Stmt) -> tuple[Stmt, tuple[Expr, Expr]]:
     """Products without their wait, and the tile that this was for: where it lies, and its width."""
-    (wait,) = (s for s in walk_stmts(part) if _calls(s, wgmma.WAIT_FOR))
+    (wait,) = (s for s in walk_stmts(part) if is_call(s, wgmma.WAIT_FOR))
     out, width, _ = wait.value.args  # type: ignore[attr-defined]
     loops = {s.var: index_expr(0) for s in walk_stmts(part) if isinstance(s, For)}
     assert isinstance(out, Address)

@@ -48,7 +48,7 @@ from weft.expr.structural import structural_equal
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, seq
 from weft.loop.passes.double_buffer import LAG
-from weft.loop.passes.support import is_barrier, rename_repeated
+from weft.loop.passes.support import is_barrier, is_call, rename_repeated
 from weft.loop.visit import Mutator, child_stmts, walk_stmts
 from weft.targets.cuda import mma
 from weft.targets.cuda import model as fit
@@ -521,7 +521,7 @@ class _Begin(Mutator):
         done: list[Stmt] = []
         while stmts:
             one = stmts.pop(0)
-            begun = _begun(one, stmts[0]) if stmts and _calls(one, ZERO) else None
+            begun = _begun(one, stmts[0]) if stmts and is_call(one, ZERO) else None
             if begun is not None:
                 stmts.pop(0)
             done.append(self.stmt(one) if begun is None else begun)
@@ -536,10 +536,6 @@ class _Begin(Mutator):
     def visit_Evaluate(self, s: Evaluate) -> Stmt:
         """One such product."""
         return seq(_with(s, index_expr(MANY)), _wait_of(s)) if is_held(s) else s
-
-
-def _calls(s: Stmt, name: str) -> bool:
-    return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == name
 
 
 def _begun(zero: Stmt, after: Stmt) -> Stmt | None:

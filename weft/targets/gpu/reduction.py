@@ -308,6 +308,10 @@ def _apply_columns(found: Found, point: Point) -> None:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
         _compute_in_block(found, facts, point)
+    scales = {load.buffer.name for facts in before for load in facts.loads if load.buffer in found.unit.constants}
+    if ring and scales:  # later they would wait behind the ring
+        final = found.unit.schedule[found.unit.facts.block.name]
+        final.annotate("loaded_early", sorted(scales), final.loops[0])
     for facts in _rows_in_block(found, sums) if ring else ():
         _compute_in_block(found, facts, point)
 
