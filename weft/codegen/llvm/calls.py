@@ -345,6 +345,7 @@ def _store_transposed(c: Context, e: Call) -> str:
         pairs = [(rows[i], rows[i + half], order) for i in range(half) for order in weave]
         rows = [c.shuffle(kind, *pair) for pair in pairs]
     at = first = c.pointer(place)
+    c.stored.append((place.buffer, place.indices[0]))
     for number, row in enumerate(rows):
         if number:
             step = (at, stride) if fixed is None else (first, number * fixed)

@@ -21,7 +21,7 @@ from weft.codegen.llvm import types
 from weft.codegen.llvm.analysis import Interval
 from weft.core import model
 from weft.core.errors import InternalError, TargetError
-from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Mul, Sub, Var
+from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Load, Mul, Sub, Var
 from weft.expr.visit import free_vars
 
 
@@ -70,6 +70,9 @@ Emitter = Callable[["Context", Call], str]
 StmtHandler = Callable[["Context", Any], None]
 
 
+SUMS_IN_MEMORY = "\n; sums stay in memory"
+"""What the text of a module says where a loop stores to one place in all its rounds."""
+
 Home = tuple[int, list[str]]
 """Where instructions that need just a variable can still be added: how many names are known there, and lines."""
 
@@ -109,6 +112,8 @@ class Module:
         self.helpers: set[str] = set()
         self.metadata: list[str] = ["!0 = distinct !{!0}"]
         self.symbol = "main"
+        self.note = ""
+        """What LLVM should know and cannot be told: `SUMS_IN_MEMORY`."""
         self.overlapping: set[str] = set()
         """Parameters that the caller may place into one another's memory: nothing is promised about those."""
         self._access: dict[Buffer | None, tuple[int, str]] = {}
@@ -156,7 +161,7 @@ class Module:
             self.metadata[number + 1] = f"!{number + 1} = !{{!{number}}}"
             self.metadata[number + 2] = f"!{number + 2} = !{{{others}}}"
         head = f'target triple = "{self.machine.triple}"'
-        return "\n".join([head, *self.declarations.values(), *self.functions, *self.metadata, ""])
+        return "\n".join([head, *self.declarations.values(), *self.functions, *self.metadata]) + self.note + "\n"
 
 
 class Context:
@@ -180,6 +185,8 @@ class Context:
         """The loads of this block that nothing was stored over, by what is known of their buffer."""
         self.loops = 0
         """How many loops are written."""
+        self.stored: list[tuple[Buffer, Expr]] = []
+        """The stores of the innermost loop."""
         self.indexing: set[Var] = set()
         """The variables in indices of buffers on the stack."""
         self.entry: list[str] = []
@@ -206,6 +213,16 @@ class Context:
         self._stmt_handlers = module.statements
 
     # ------------------------------------------------------------------------------------------------ instructions
+
+    @property
+    def known(self) -> int:
+        """How many names there are."""
+        return self._count
+
+    def is_made(self, index: Expr, count: int) -> bool:
+        """Whether an index needs what was computed or loaded since so many names were known."""
+        values = [self.values.get(var, "") for var in free_vars(index)]
+        return bool(index.holds & (Load.bit | Call.bit)) or any(v[:2] == "%v" and int(v[2:]) > count for v in values)
 
     def fresh(self) -> str:
         """A new local name."""

@@ -268,6 +268,7 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
     if s.value.dtype.scalar is not buffer.dtype:
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
+        c.stored.append((buffer, index))
         pointer = c.element(buffer, index)
         align = _scalar_align(c, buffer)
         return c.store(f"store {element} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
@@ -288,6 +289,8 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         _store_vector(c, buffer, start, _reverse(c, value, kind, lanes), lanes, _scalar_align(c, buffer), mask)
     else:
         _scatter(c, buffer, index, ramp, value, lanes, mask)
+    if mask is None:
+        c.stored.append((buffer, index))
 
 
 def _store_vector(

@@ -17,7 +17,7 @@ from typing import Any
 
 from weft.codegen.llvm import abreast, calls, memory, types
 from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
-from weft.codegen.llvm.context import Context, Module, StmtHandler, Walk
+from weft.codegen.llvm.context import SUMS_IN_MEMORY, Context, Module, StmtHandler, Walk
 from weft.core import model
 from weft.core.dtypes import INDEX
 from weft.core.errors import TargetError
@@ -150,8 +150,8 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     else:
         c.branch(body)
     c.start(body)
+    names, phi, c.stored = c.known, len(c.lines), []
     variable, following = c.fresh(), c.fresh()
-    phi = len(c.lines)
     c.lines.append("")
     c.values[s.var] = variable if rounds is None else _turned(c, variable, first, end, c.values[rounds])
     c.settle(s.var)
@@ -166,10 +166,23 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     c.lines[phi] = [counter, *walk.starts(before, c.label)]
     c.lines.append(walk.steps())
     c.line(f"{following} = {step.format(variable)}")
+    if c.label == body and _keeps_sums(c, names, c.lines[phi:]):
+        c.module.note = SUMS_IN_MEMORY
     most = model.UNROLLED_LINES if c.loops == others or s.var in c.indexing else model.UNROLLED_NEST
     c.loops += 1
     c.branch_if(c.once(test), body, done, _hints(c, s, most // (len(c.lines) - phi)))
     c.start(done)
+
+
+def _keeps_sums(c: Context, names: int, lines: Sequence[str | list[str]]) -> bool:
+    """Whether a loop of one block, written since so many names were known, stores to one place in all its rounds:
+    outside of the stack, or products in an array there at an index."""
+    for buffer, index in c.stored:
+        if c.is_made(index, names) or (buffer in c.private and not free_vars(index)):
+            continue
+        if buffer not in c.private or any(" = fmul " in line or "@llvm.fm" in line for line in lines):
+            return True
+    return False
 
 
 def _mentions(lines: Sequence[str | list[str]], value: str) -> bool:
