@@ -110,6 +110,7 @@ class Workers:
         self._asked: list[tuple[Job[Any], Callable[[], Any]]] = []
         self._children: list[_Child] = []
         self._claims: mmap.mmap | None = None
+        self._given = 0
         may_fork = sys.platform == "linux" and "jax" not in sys.modules
         self._most = min(get_threads() - 1, model.MOST_CHILDREN) if may_fork else 0
 
@@ -139,7 +140,7 @@ class Workers:
             except Exception as error:  # noqa: BLE001 — of any kind: what others cannot make is made here
                 logger.warning("a kernel is compiled here, since nobody else did: %s", error)
                 self.jobs.append(job)
-        for at in self._longest_first():
+        for at in self._longest_first(self._given):
             self._fork(2)
             self._try(at)
         while self._children:
@@ -160,9 +161,10 @@ class Workers:
         claims = self._claims
         return [job for at, job in enumerate(self.jobs) if not job.is_made and not (claims and claims[at])]
 
-    def _longest_first(self) -> list[int]:
-        """The jobs so that the last ones, for which one process may wait, are short."""
-        return sorted(range(len(self.jobs)), key=lambda at: -self.jobs[at].size)
+    def _longest_first(self, given: int = 0) -> list[int]:
+        """The jobs so that the last ones, for which one process may wait, are short; after those that no child knows
+        the ones that were given to it."""
+        return sorted(range(len(self.jobs)), key=lambda at: (at < given, -self.jobs[at].size))
 
     def _try(self, at: int) -> bool:
         """Makes a job that nobody has taken; whether that went well. Two that take one at once make the same."""
@@ -204,6 +206,7 @@ class Workers:
         if pid == 0:
             self._child(writing, results)
         os.close(writing)
+        self._given = len(self.jobs)
         self._children.append(_Child(pid, reading, results))
 
     def _child(self, pipe: int, results: int) -> None:
