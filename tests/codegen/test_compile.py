@@ -137,6 +137,35 @@ def test_short_loops_of_vectors_become_registers():
     assert loop.count("vfmadd") == 4 and "rsp" not in loop
 
 
+def nest(rounds, stores, tile=None):
+    """Rounds of a loop around another one, which stores so often, to a buffer on the stack or to a parameter."""
+    a, b, i, j = buffer("A", "float32", 4096), buffer("B", "float32", 4096), Var("i"), Var("j")
+    at = [Ramp(i * 256 + j * 16 + 64 * n, index_expr(1), 16) for n in range(stores)]
+    body = For(i, rounds, For(j, 4, seq(*[Store(tile or b, [to], Load(a, [to]) * Load(a, [at[0]])) for to in at])))
+    out = For(Var("k"), 64, Store(b, [ramp(0, 1, 16)], Load(tile or b, [ramp(16, 1, 16)])))
+    whole = seq(body, out)
+    return Func("nest", [a, b], whole if tile is None else Allocate(tile, whole))
+
+
+@pytest.mark.parametrize(
+    "func,unrolled",
+    [
+        (nest(2, 2), [True, True]),
+        (nest(16, 2), [True, False]),
+        (nest(2, 60), [False, False]),
+        (nest(8, 4), [True, False]),
+        (nest(8, 4, buffer("T", "float32", 4096, scope="local")), [True, True]),
+    ],
+    ids=["small", "rounds", "lines", "around", "stack"],
+)
+def test_llvm_is_asked_to_unroll_only_what_it_would(func, unrolled):
+    """Inner loop, outer loop: by the lines of all rounds, and around other loops where the stack's registers gain."""
+    text = generate(func, find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512"))
+    loops = [dict(re.findall(r"(!\d+) = distinct !{(.*)}", text))[at] for at in re.findall("llvm.loop (!.*)", text)]
+    stays = re.findall(r'(!\d+) = !{!"llvm.loop.unroll.disable"}', text)
+    assert [not any(one in loop.split(", ") for one in stays) for loop in loops[:2]] == unrolled
+
+
 def test_scalar_loops_are_left_to_llvm_to_vectorize():
     a, b, i = buffer("A", "float32", 4096), buffer("B", "float32", 4096), Var("i")
     func = Func("f", [a, b], For(i, 4096, Store(b, [i], Load(a, [i]) * 2.0)))
@@ -317,7 +346,9 @@ def test_programs_are_told_by_their_loops():
     move, scalar = For(i, 4, Store(a, [at], Load(a, [at]))), For(Var("j"), 64, Store(a, [i], Load(a, [i])))
     moved = generate(Func("move", [a], move), native)
     x86, arm = find_target("x86_64-unknown-linux-gnu,cpu=skylake-avx512"), find_target("aarch64-unknown-linux-gnu")
-    assert [tuning_of(moved), tuning_for(moved, arm), tuning_for(moved, x86)] == ["simplified", "simplified", "mixed"]
+    pooled = generate(Func("pool", [a], For(i, 4, Store(a, [at], Max(Load(a, [at]), Load(a, [ramp(0, 1, 16)]))))), x86)
+    assert tuning_of(moved) == tuning_for(moved, arm) == tuning_for(moved, x86) == "simplified"
+    assert [tuning_for(pooled, arm), tuning_for(pooled, x86)] == ["simplified", "mixed"]
     assert tuning_of(generate(Func("both", [a, i], seq(move, scalar)), native)) == "mixed"
     many = seq(*[Store(a, [at], Load(a, [at]) * const(float(n), FLOAT32)) for n in range(120)])
     assert tuning_of(generate(Func("long", [a], For(i, 4, many)), native)) == "straight"

@@ -74,17 +74,34 @@ def test_jobs_are_given_away_while_this_process_does_something_else():
 
 def test_nobody_forks_for_jobs_that_take_no_time(monkeypatch):
     monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.3)
-    monkeypatch.setattr(workers, "_likely_seconds", 0.01)
+    monkeypatch.setattr(workers, "_spent", 0.01)
     assert set(made(20, lambda at: os.getpid())) == {os.getpid()}
 
 
-def test_what_jobs_take_is_known_by_the_first(monkeypatch):
-    monkeypatch.setattr(workers, "_likely_seconds", 0.1)
-    monkeypatch.setattr(workers, "_is_known", False)
-    workers._note(0.01)
-    assert workers._likely_seconds == pytest.approx(0.01)
-    workers._note(0.05)
-    assert workers._likely_seconds == pytest.approx(0.02)
+def test_what_jobs_take_is_known_by_the_last_ones_and_their_programs(monkeypatch):
+    """Short jobs before say what long ones take: a child is forked for few of these, and for none of those."""
+    monkeypatch.setattr(model, "ENOUGH_SECONDS", 0.3)
+    monkeypatch.setattr(workers, "_spent", 0.1)
+    monkeypatch.setattr(workers, "_letters", 4_000.0)
+    for _ in range(20):
+        workers._note(0.01, 500)
+    for size, forks in ((500, False), (20_000, True)):
+        crew = Workers()
+        for _ in range(3):
+            crew.submit(Job(lambda: time.sleep(0.01), size))
+        assert bool(crew._children) == forks
+        crew.finish()
+        crew.close()
+
+
+def test_the_longest_jobs_are_made_first():
+    order = []
+    with knobs.override(num_threads=1):
+        crew = Workers()
+        for size in (30, 10, 40, 20):
+            crew.submit(Job(lambda size=size: order.append(size), size))
+        crew.finish()
+    assert order == [40, 30, 20, 10]
 
 
 def test_beside_jax_nobody_forks(monkeypatch):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from weft.codegen.llvm import math as vector_math
 from weft.codegen.llvm import types
@@ -27,13 +27,10 @@ _LLVM_FLOAT = {
     "sqrt": "llvm.sqrt", "floor": "llvm.floor", "ceil": "llvm.ceil", "trunc": "llvm.trunc", "round": "llvm.roundeven",
     "round_away": "llvm.round",
 }  # fmt: skip
-_LIBM = {
-    **{name: name for name in (
-        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh",
-        "acosh", "atanh", "erf", "pow", "atan2",
-    )},
-    "asin": "asin", "acos": "acos", "atan": "atan",
-}  # fmt: skip
+_LIBM = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh",
+    "acosh", "atanh", "erf", "pow", "atan2", "asin", "acos", "atan",
+)  # fmt: skip
 
 
 def _float_argument(c: Context, e: Call) -> DType:
@@ -67,8 +64,8 @@ def _elementary(c: Context, e: Call) -> str:
             return vector_math.call(c, e.name, values[0], lanes)
         if e.name == "pow" and not double and lanes > 1:
             return call_power(c, values[0], values[1], lanes)
-        name = _LIBM[e.name]
-        return vector_math.lanewise(c, name if double else name + "f", "double" if double else "float", lanes, values)
+        element, name = ("double", e.name) if double else ("float", e.name + "f")
+        return vector_math.lanewise(c, name, element, lanes, values)
 
     return _on_floats(c, e, make)
 
@@ -326,19 +323,10 @@ def _interleave(c: Context, e: Call) -> str:
     if count == 2:  # as one shuffle it would be a store of two registers in a row, which sums of a tile are not (Arm)
         low, high = range(lanes // 2), range(lanes // 2, lanes)
         turns = [[lane + part * lanes for lane in half for part in range(2)] for half in (low, high)]
-        return _shuffled(c, kind, lanes, [_shuffled(c, kind, lanes, values, turn) for turn in turns], range(2 * lanes))
-    width = lanes
-    while len(values) > 1:
-        values = [_shuffled(c, kind, width, pair, range(2 * width)) for pair in zip(values[::2], values[1::2])]
-        width *= 2
+        woven = [c.shuffle(types.vector(kind, lanes), values[0], values[1], turn) for turn in turns]
+        return c.joined(kind, woven, lanes)
     turn = [part * lanes + lane for lane in range(lanes) for part in range(count)]
-    return _shuffled(c, kind, width, [values[0], "poison"], turn)
-
-
-def _shuffled(c: Context, kind: str, lanes: int, pair: Sequence[str], order: Sequence[int]) -> str:
-    """Some of the lanes of two vectors."""
-    part, numbers = types.vector(kind, lanes), ", ".join(f"i32 {lane}" for lane in order)
-    return c.once(f"shufflevector {part} {pair[0]}, {part} {pair[1]}, <{len(order)} x i32> <{numbers}>")
+    return c.shuffle(types.vector(kind, count * lanes), c.joined(kind, values, lanes), "poison", turn)
 
 
 def _store_transposed(c: Context, e: Call) -> str:
@@ -355,8 +343,9 @@ def _store_transposed(c: Context, e: Call) -> str:
     weave = [[part * half + i // 2 + (i % 2) * lanes for i in range(lanes)] for part in (0, 1)]
     for _ in range(lanes.bit_length() - 1):
         pairs = [(rows[i], rows[i + half], order) for i in range(half) for order in weave]
-        rows = [c.once(_shuffle(kind, a, b, order, lanes)) for a, b, order in pairs]
+        rows = [c.shuffle(kind, *pair) for pair in pairs]
     at = first = c.pointer(place)
+    c.stored.append((place.buffer, place.indices[0]))
     for number, row in enumerate(rows):
         if number:
             step = (at, stride) if fixed is None else (first, number * fixed)
@@ -374,13 +363,8 @@ def _store_first(c: Context, buffer: Buffer, row: str, at: str, count: int, lane
         arguments = [f"{kind} {row}", f"ptr align {align} {at}", mask]
         c.call("void", f"llvm.masked.store.{types.mangle(kind)}.p0", arguments, c.module.access(buffer))
         return
-    part = row if count == lanes else c.once(_shuffle(kind, row, "poison", list(range(count)), count))
+    part = row if count == lanes else c.shuffle(kind, row, "poison", range(count))
     c.store(f"store {width} {part}, ptr {at}, align {align}", c.module.access(buffer))
-
-
-def _shuffle(kind: str, a: str, b: str, order: list[int], lanes: int) -> str:
-    picks = types.constant_vector("i32", order)
-    return f"shufflevector {kind} {a}, {kind} {b}, <{lanes} x i32> {picks}"
 
 
 def _external(c: Context, e: Call) -> str:
@@ -400,21 +384,15 @@ def _external(c: Context, e: Call) -> str:
     return c.once(f"icmp ne i8 {result}, 0") if e.dtype.is_bool else result
 
 
+_OTHERS: dict[str, Emitter] = {
+    REPORT: _report, "turn": _turn, "interleave": _interleave, "store_transposed": _store_transposed,
+    "prefetch": _prefetch,
+}  # fmt: skip
+
+
 def _call(c: Context, e: Call) -> str:
-    emitter = c.module.intrinsics.get(e.name) or _PURE.get(e.name)
-    if emitter is not None:
-        return emitter(c, e)
-    if e.name.startswith("extern:"):
-        return _external(c, e)
-    if e.name == REPORT:
-        return _report(c, e)
-    if e.name == "turn":
-        return _turn(c, e)
-    if e.name == "interleave":
-        return _interleave(c, e)
-    if e.name == "store_transposed":
-        return _store_transposed(c, e)
-    return _prefetch(c, e) if e.name == "prefetch" else unsupported(c, e)
+    other = _external if e.name.startswith("extern:") else _OTHERS.get(e.name, unsupported)
+    return (c.module.intrinsics.get(e.name) or _PURE.get(e.name, other))(c, e)
 
 
 TABLE: dict[type[Expr], Handler] = {Call: _call}

@@ -21,7 +21,8 @@ from weft.codegen.llvm import types
 from weft.codegen.llvm.analysis import Interval
 from weft.core import model
 from weft.core.errors import InternalError, TargetError
-from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Mul, Sub, Var
+from weft.expr.nodes import Add, Address, Broadcast, Buffer, Call, Const, Expr, Load, Mul, Sub, Var
+from weft.expr.visit import free_vars
 
 
 class Machine(Protocol):
@@ -69,6 +70,9 @@ Emitter = Callable[["Context", Call], str]
 StmtHandler = Callable[["Context", Any], None]
 
 
+SUMS_IN_MEMORY = "\n; sums stay in memory"
+"""What the text of a module says where a loop stores to one place in all its rounds."""
+
 Home = tuple[int, list[str]]
 """Where instructions that need just a variable can still be added: how many names are known there, and lines."""
 
@@ -108,6 +112,8 @@ class Module:
         self.helpers: set[str] = set()
         self.metadata: list[str] = ["!0 = distinct !{!0}"]
         self.symbol = "main"
+        self.note = ""
+        """What LLVM should know and cannot be told: `SUMS_IN_MEMORY`."""
         self.overlapping: set[str] = set()
         """Parameters that the caller may place into one another's memory: nothing is promised about those."""
         self._access: dict[Buffer | None, tuple[int, str]] = {}
@@ -155,7 +161,7 @@ class Module:
             self.metadata[number + 1] = f"!{number + 1} = !{{!{number}}}"
             self.metadata[number + 2] = f"!{number + 2} = !{{{others}}}"
         head = f'target triple = "{self.machine.triple}"'
-        return "\n".join([head, *self.declarations.values(), *self.functions, *self.metadata, ""])
+        return "\n".join([head, *self.declarations.values(), *self.functions, *self.metadata]) + self.note + "\n"
 
 
 class Context:
@@ -177,6 +183,12 @@ class Context:
         """What addresses of this block are multiples of."""
         self.loaded: dict[str, dict[str | Expr, str]] = {}
         """The loads of this block that nothing was stored over, by what is known of their buffer."""
+        self.loops = 0
+        """How many loops are written."""
+        self.stored: list[tuple[Buffer, Expr]] = []
+        """The stores of the innermost loop."""
+        self.indexing: set[Var] = set()
+        """The variables in indices of buffers on the stack."""
         self.entry: list[str] = []
         self.values: dict[Var, str] = {}
         self.pointers: dict[Buffer, str] = {}
@@ -201,6 +213,16 @@ class Context:
         self._stmt_handlers = module.statements
 
     # ------------------------------------------------------------------------------------------------ instructions
+
+    @property
+    def known(self) -> int:
+        """How many names there are."""
+        return self._count
+
+    def is_made(self, index: Expr, count: int) -> bool:
+        """Whether an index needs what was computed or loaded since so many names were known."""
+        values = [self.values.get(var, "") for var in free_vars(index)]
+        return bool(index.holds & (Load.bit | Call.bit)) or any(v[:2] == "%v" and int(v[2:]) > count for v in values)
 
     def fresh(self) -> str:
         """A new local name."""
@@ -291,21 +313,23 @@ class Context:
         first = self.once(f"insertelement {kind} poison, {element} {value}, i64 0")
         return self.once(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
+    def shuffle(self, kind: str, a: str, b: str, order: Sequence[int]) -> str:
+        """Some of the lanes of two vectors of a type."""
+        picks = types.constant_vector("i32", order)
+        return self.once(f"shufflevector {kind} {a}, {kind} {b}, <{len(order)} x i32> {picks}")
+
     def joined(self, element: str, values: Sequence[str], lanes: int) -> str:
         """Vectors of so many lanes, 1, 2, 4… of them, as one."""
         while len(values) > 1:
-            kind, order = f"<{lanes} x {element}>", ", ".join(f"i32 {lane}" for lane in range(2 * lanes))
-            pairs = zip(values[::2], values[1::2])
-            text = f"<{2 * lanes} x i32> <{order}>"
-            values, lanes = [self.once(f"shufflevector {kind} {a}, {kind} {b}, {text}") for a, b in pairs], 2 * lanes
+            pairs, order = zip(values[::2], values[1::2]), range(2 * lanes)
+            values, lanes = [self.shuffle(types.vector(element, lanes), *pair, order) for pair in pairs], 2 * lanes
         return values[0]
 
     def part(self, element: str, value: str, lanes: int, first: int, count: int) -> str:
         """Lanes of a vector, from the first on."""
         if lanes == count or value == "zeroinitializer":
             return value
-        kind, order = f"<{lanes} x {element}>", ", ".join(f"i32 {lane}" for lane in range(first, first + count))
-        return self.once(f"shufflevector {kind} {value}, {kind} poison, <{count} x i32> <{order}>")
+        return self.shuffle(types.vector(element, lanes), value, "poison", range(first, first + count))
 
     def guarded(self, condition: str, type_text: str, make: Callable[[], str], otherwise: Callable[[], str]) -> str:
         """`make()` in a block that runs only where the condition holds, else `otherwise()`; their common result."""
@@ -371,6 +395,7 @@ class Context:
         out of loops would do, if it were asked. None where no term is just a variable's.
         """
         if buffer in self.private:
+            self.indexing.update(free_vars(index))
             return None
         homed, rest = self.terms(index)
         place = base

@@ -24,7 +24,7 @@ _LIBRARY = frozenset(
     "memcpy memmove memset memcmp strlen strcpy strcmp strcat bcmp stpcpy "
     "fabs fmin fmax fmod fma floor ceil trunc round rint nearbyint roundeven sqrt cbrt hypot ldexp frexp exp10 "
     "sincos erfc tgamma lgamma remainder logb modf copysign nan pow10".split()
-) | frozenset(calls._LIBM.values())
+) | frozenset(calls._LIBM)
 
 
 def entry_symbol(name: str) -> str:

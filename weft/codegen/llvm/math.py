@@ -463,11 +463,9 @@ def call(c: Context, name: str, x: str, lanes: int) -> str:
         filled = c.once(f"insertelement <{WHOLE} x float> zeroinitializer, float {x}, i64 0")
         return c.once(f"extractelement <{WHOLE} x float> {call(c, name, filled, WHOLE)}, i64 0")
     if 1 < lanes < WHOLE and "avx512f" in c.module.machine.features:
-        kind = types.vector("float", lanes)
-        more = ", ".join(f"i32 {min(lane, lanes - 1)}" for lane in range(WHOLE))
-        filled = c.once(f"shufflevector {kind} {x}, {kind} poison, <{WHOLE} x i32> <{more}>")
-        made, first = call(c, name, filled, WHOLE), ", ".join(f"i32 {lane}" for lane in range(lanes))
-        return c.once(f"shufflevector <{WHOLE} x float> {made}, <{WHOLE} x float> poison, <{lanes} x i32> <{first}>")
+        more = [min(lane, lanes - 1) for lane in range(WHOLE)]
+        filled = c.shuffle(types.vector("float", lanes), x, "poison", more)
+        return c.part("float", call(c, name, filled, WHOLE), WHOLE, 0, lanes)
     return defined(c, name, lanes, (x,), lambda inner: FUNCTIONS[name](Ops(inner, lanes), "%x"))
 
 

@@ -128,12 +128,8 @@ def _load_vector(c: Context, buffer: Buffer, index: str | Expr, lanes: int, alig
     return c.load(f"call {kind} @{name}({arguments})", c.module.access(buffer))
 
 
-def _reversal(lanes: int) -> str:
-    return types.constant_vector("i32", range(lanes - 1, -1, -1))
-
-
 def _reverse(c: Context, value: str, kind: str, lanes: int) -> str:
-    return c.once(f"shufflevector {kind} {value}, {kind} poison, <{lanes} x i32> {_reversal(lanes)}")
+    return c.shuffle(kind, value, "poison", range(lanes - 1, -1, -1))
 
 
 def _load_reversed(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | None) -> str:
@@ -163,17 +159,12 @@ def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | N
         if mask is None:
             return None
         owners = [picks.index(place) if place in picks else lanes for place in range(start, start + lanes)]
-        constant = types.constant_vector("i32", owners)
-        return c.once(
-            f"shufflevector <{lanes} x i1> {mask}, <{lanes} x i1> zeroinitializer, <{lanes} x i32> {constant}"
-        )
+        return c.shuffle(f"<{lanes} x i1>", mask, "zeroinitializer", owners)
 
     first = _load_vector(c, buffer, index, lanes, _alignment(c, buffer, base), lanes_on(0))
     after = c.once(f"add i64 {index}, {lanes - 1}")
     second = _load_vector(c, buffer, after, lanes, _scalar_align(c, buffer), lanes_on(lanes))
-    return c.once(
-        f"shufflevector {kind} {first}, {kind} {second}, <{lanes} x i32> {types.constant_vector('i32', picks)}"
-    )
+    return c.shuffle(kind, first, second, picks)
 
 
 def _two_ramps(c: Context, index: Expr) -> tuple[Expr, int, int] | None:
@@ -192,8 +183,7 @@ def _load_in_turns(c: Context, buffer: Buffer, base: Expr, first: int, second: i
     kind, start = f"<{half} x {types.memory_type(buffer.dtype)}>", c.value(base)
     places = [c.once(f"add i64 {start}, {offset}") for offset in (first, second)]
     one, other = (_load_vector(c, buffer, place, half, _scalar_align(c, buffer), None) for place in places)
-    picks = types.constant_vector("i32", [side * half + i for i in range(half) for side in (0, 1)])
-    return c.once(f"shufflevector {kind} {one}, {kind} {other}, <{2 * half} x i32> {picks}")
+    return c.shuffle(kind, one, other, [side * half + i for i in range(half) for side in (0, 1)])
 
 
 def _pointers(c: Context, buffer: Buffer, index: Expr, ramp: tuple[Expr, Expr] | None, lanes: int) -> str:
@@ -278,6 +268,7 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
     if s.value.dtype.scalar is not buffer.dtype:
         raise InternalError(f"store of {s.value.dtype} to buffer {buffer.name!r} of {buffer.dtype}")
     if lanes == 1:
+        c.stored.append((buffer, index))
         pointer = c.element(buffer, index)
         align = _scalar_align(c, buffer)
         return c.store(f"store {element} {value}, ptr {pointer}, align {align}", c.module.access(buffer))
@@ -298,6 +289,8 @@ def _store(c: Context, s: Store, mask: str | None, predicate: Expr | None = None
         _store_vector(c, buffer, start, _reverse(c, value, kind, lanes), lanes, _scalar_align(c, buffer), mask)
     else:
         _scatter(c, buffer, index, ramp, value, lanes, mask)
+    if mask is None:
+        c.stored.append((buffer, index))
 
 
 def _store_vector(

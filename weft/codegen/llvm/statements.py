@@ -17,7 +17,8 @@ from typing import Any
 
 from weft.codegen.llvm import abreast, calls, memory, types
 from weft.codegen.llvm.analysis import divisor, interval, named_interval, power_of_two, touches_memory
-from weft.codegen.llvm.context import Context, Module, StmtHandler, Walk
+from weft.codegen.llvm.context import SUMS_IN_MEMORY, Context, Module, StmtHandler, Walk
+from weft.core import model
 from weft.core.dtypes import INDEX
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
@@ -116,10 +117,11 @@ def has_vectors(s: Stmt) -> bool:
     return any(has_vectors(child) for child in child_stmts(s))
 
 
-def _hints(c: Context, s: For) -> str:
-    """Loops that the schedule has shaped stay as they are; plain scalar ones are LLVM's to improve."""
+def _hints(c: Context, s: For, most: int) -> str:
+    """Loops that the schedule has shaped stay as they are, but short ones of at most so many rounds; plain scalar ones
+    are LLVM's to improve."""
     if has_vectors(s.body):
-        unroll = [] if _is_short(s) else ['!"llvm.loop.unroll.disable"']
+        unroll = [] if _is_short(s, min(most, _SHORT)) else ['!"llvm.loop.unroll.disable"']
         return c.module.loop_metadata('!"llvm.loop.vectorize.enable", i1 false', *unroll)
     if s.kind == "unrolled":
         return c.module.loop_metadata('!"llvm.loop.unroll.enable"')
@@ -128,9 +130,9 @@ def _hints(c: Context, s: For) -> str:
     return ""
 
 
-def _is_short(s: For) -> bool:
+def _is_short(s: For, most: int = _SHORT) -> bool:
     """Whether LLVM may make straight code of a loop with vectors."""
-    return isinstance(s.extent, Const) and s.extent.value <= _SHORT and ROLLED not in s.annotations
+    return isinstance(s.extent, Const) and s.extent.value <= most and ROLLED not in s.annotations
 
 
 def _height(s: Stmt) -> int:
@@ -142,14 +144,14 @@ def _height(s: Stmt) -> int:
 def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | None = None) -> None:
     """The loop proper: tested at its end, and before it if it may run zero times; backwards in odd rounds."""
     body, done = c.new_label("loop"), c.new_label("after")
-    before = c.label
+    before, others = c.label, c.loops
     if guard:
         c.branch_if(c.once(f"icmp slt i64 {first}, {end}"), body, done)
     else:
         c.branch(body)
     c.start(body)
+    names, phi, c.stored = c.known, len(c.lines), []
     variable, following = c.fresh(), c.fresh()
-    phi = len(c.lines)
     c.lines.append("")
     c.values[s.var] = variable if rounds is None else _turned(c, variable, first, end, c.values[rounds])
     c.settle(s.var)
@@ -164,8 +166,23 @@ def _loop(c: Context, s: For, first: str, end: str, guard: bool, rounds: Var | N
     c.lines[phi] = [counter, *walk.starts(before, c.label)]
     c.lines.append(walk.steps())
     c.line(f"{following} = {step.format(variable)}")
-    c.branch_if(c.once(test), body, done, _hints(c, s))
+    if c.label == body and _keeps_sums(c, names, c.lines[phi:]):
+        c.module.note = SUMS_IN_MEMORY
+    most = model.UNROLLED_LINES if c.loops == others or s.var in c.indexing else model.UNROLLED_NEST
+    c.loops += 1
+    c.branch_if(c.once(test), body, done, _hints(c, s, most // (len(c.lines) - phi)))
     c.start(done)
+
+
+def _keeps_sums(c: Context, names: int, lines: Sequence[str | list[str]]) -> bool:
+    """Whether a loop of one block, written since so many names were known, stores to one place in all its rounds:
+    outside of the stack, or products in an array there at an index."""
+    for buffer, index in c.stored:
+        if c.is_made(index, names) or (buffer in c.private and not free_vars(index)):
+            continue
+        if buffer not in c.private or any(" = fmul " in line or "@llvm.fm" in line for line in lines):
+            return True
+    return False
 
 
 def _mentions(lines: Sequence[str | list[str]], value: str) -> bool:

@@ -201,6 +201,8 @@ class _Scheduled:
     record: Trace | None
     trace: Trace
     tried: Sequence[Tried]
+    size: int
+    """The letters of its program's text."""
 
 
 class KernelCompiler:
@@ -313,7 +315,7 @@ class KernelCompiler:
         record: Trace | None = None,
     ) -> tuple[Kernel, tuple[int | Packing, ...]]:
         made = self._scheduled(program, fixed, label, given, record)
-        return self._kernel(made, label, self._generated(made.func, label)), made.parameters
+        return self._kernel(made, label, self._generated(made.func, label, made.size)), made.parameters
 
     def _scheduled(
         self, program: GroupProgram, fixed: list[Buffer], label: str, given: Trace | None, record: Trace | None
@@ -327,7 +329,8 @@ class KernelCompiler:
         lifted = lift_scheduled(program, fixed)
         plain = re.sub(r"\W", "_", label)[:40]
         # Kernels are told apart by what they do: two schedules of one program are two kernels.
-        scheduled = hashlib.sha256(f"{self.machine}|{lifted.func.replace(name='kernel')!r}".encode()).hexdigest()
+        text = repr(lifted.func.replace(name="kernel"))
+        scheduled = hashlib.sha256(f"{self.machine}|{text}".encode()).hexdigest()
         named = _with_overlaps(lifted.func.replace(name=f"k_{plain}_{scheduled[:12]}"))
         if named.name in self._refused:
             raise self._refused[named.name]
@@ -335,23 +338,24 @@ class KernelCompiler:
             verify(named)
         except RecursionError:
             raise ExpressionError("the program nests too deep") from None
-        return _Scheduled(named, lifted.parameters, record, program.schedule.trace, program.schedule.tried)
+        schedule = program.schedule
+        return _Scheduled(named, lifted.parameters, record, schedule.trace, schedule.tried, len(text))
 
     def _kernel(self, made: _Scheduled, label: str, code: Job[Code]) -> Kernel:
         name = made.func.name
         symbol = entry_symbol(name) if self.target.spec.device is None else name
         return Kernel(symbol, label, made.func, code, made.record, made.trace, made.tried)
 
-    def _generated(self, func: Func, label: str) -> Job[Code]:
+    def _generated(self, func: Func, label: str, size: int) -> Job[Code]:
         """The code of a kernel, made at some time."""
         if (device := self.target.spec.device) is not None:
-            made = Job(lambda: self._device_code(func))
+            made = Job(lambda: self._device_code(func), size)
             if device.rest:
                 made.result()  # what the device refuses is known before the rest is planned
             else:
                 self._workers.submit(made)
             return made
-        job, send = Job(lambda: self.code(func, label)), elsewhere.get()
+        job, send = Job(lambda: self.code(func, label), size), elsewhere.get()
         asked = None if send is None else send(func, self.target)
         self._workers.submit(job, None if asked is None else lambda: self._kept(Code(*asked())))
         return job

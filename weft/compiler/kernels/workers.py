@@ -3,7 +3,7 @@
 In: functions that make picklable results, the same whoever calls them. Out: the results. In a process llvmlite takes
 one thread at a time, and Python does: threads would gain little. A fresh process would spend a second on imports; a
 forked one has modules, programs and settings as they are here. It takes the jobs that were there when it was forked,
-the oldest first, while this process plans further ones, and then makes jobs from the other end.
+those of the longest programs first, while this process plans further ones, and then makes jobs, too.
 
 A process that is forked while other threads run (torch's, BLAS's) finds their locks as they were. LLVM's are taken
 before; for whatever else a child might wait for, nobody depends on one: a job that fails there, or of which nothing is
@@ -42,24 +42,23 @@ _MOST_JOBS = 1 << 16
 _ROW = struct.Struct("<qqqd")
 """What a child tells: which job it has made (-1: it ends), where the result is, and the seconds that it took."""
 _is_warm = False
-_likely_seconds = 0.1
-"""What a job takes, by the last ones; before the first, a guess."""
-_is_known = False
+_spent, _letters = model.JOB_SECONDS, float(model.JOB_LETTERS)
+"""What jobs have taken, and how long their programs were; the older the less they count."""
 _END = _ROW.pack(-1, 0, 0, 0.0)
 
 
-def _note(seconds: float) -> None:
-    global _is_known, _likely_seconds
-    _likely_seconds += (seconds - _likely_seconds) / (4 if _is_known else 1)
-    _is_known = True
+def _note(seconds: float, size: int) -> None:
+    global _spent, _letters
+    _spent, _letters = 0.75 * _spent + seconds, 0.75 * _letters + size
 
 
 class Job(Generic[T]):
-    """Something to be made once."""
+    """Something to be made once, of a program of so many letters."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
+    def __init__(self, make: Callable[[], T], size: int = model.JOB_LETTERS) -> None:
         self._make: Callable[[], T] | None = make
         self._made: T | None = None
+        self.size = size
 
     @classmethod
     def of(cls, made: T) -> Job[T]:
@@ -111,6 +110,7 @@ class Workers:
         self._asked: list[tuple[Job[Any], Callable[[], Any]]] = []
         self._children: list[_Child] = []
         self._claims: mmap.mmap | None = None
+        self._given = 0
         may_fork = sys.platform == "linux" and "jax" not in sys.modules
         self._most = min(get_threads() - 1, model.MOST_CHILDREN) if may_fork else 0
 
@@ -140,7 +140,7 @@ class Workers:
             except Exception as error:  # noqa: BLE001 — of any kind: what others cannot make is made here
                 logger.warning("a kernel is compiled here, since nobody else did: %s", error)
                 self.jobs.append(job)
-        for at in range(len(self.jobs) - 1, -1, -1):
+        for at in self._longest_first(self._given):
             self._fork(2)
             self._try(at)
         while self._children:
@@ -157,9 +157,14 @@ class Workers:
         self._end_children()
         self.jobs, self._asked = [], []
 
-    def _waiting(self) -> list[int]:
+    def _waiting(self) -> list[Job[Any]]:
         claims = self._claims
-        return [at for at, job in enumerate(self.jobs) if not job.is_made and not (claims and claims[at])]
+        return [job for at, job in enumerate(self.jobs) if not job.is_made and not (claims and claims[at])]
+
+    def _longest_first(self, given: int = 0) -> list[int]:
+        """The jobs so that the last ones, for which one process may wait, are short; after those that no child knows
+        the ones that were given to it."""
+        return sorted(range(len(self.jobs)), key=lambda at: (at < given, -self.jobs[at].size))
 
     def _try(self, at: int) -> bool:
         """Makes a job that nobody has taken; whether that went well. Two that take one at once make the same."""
@@ -174,7 +179,7 @@ class Workers:
         except Exception as error:  # noqa: BLE001 — raised again to who asks for the result
             logger.debug("a job failed: %r", error)
             return False
-        _note(time.thread_time() - start)
+        _note(time.thread_time() - start, job.size)
         return True
 
     def _fork(self, least: int) -> None:
@@ -182,8 +187,9 @@ class Workers:
         if self._most < 1 or len(self.jobs) > _MOST_JOBS:
             return
         self._hear(0)
-        waiting = len(self._waiting())
-        if len(self._children) >= self._most or waiting < least or waiting * _likely_seconds < model.ENOUGH_SECONDS:
+        waiting = self._waiting()
+        likely = sum(job.size for job in waiting) * _spent / _letters
+        if len(self._children) >= self._most or len(waiting) < least or likely < model.ENOUGH_SECONDS:
             return
         try:
             self._claims = self._claims or mmap.mmap(-1, _MOST_JOBS)
@@ -200,6 +206,7 @@ class Workers:
         if pid == 0:
             self._child(writing, results)
         os.close(writing)
+        self._given = len(self.jobs)
         self._children.append(_Child(pid, reading, results))
 
     def _child(self, pipe: int, results: int) -> None:
@@ -208,10 +215,10 @@ class Workers:
             gc.disable()
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             end = 0
-            for at, job in enumerate(self.jobs):
+            for at in self._longest_first():
                 start = time.thread_time()
                 if self._try(at):
-                    data = pickle.dumps(job.result(), pickle.HIGHEST_PROTOCOL)
+                    data = pickle.dumps(self.jobs[at].result(), pickle.HIGHEST_PROTOCOL)
                     os.pwrite(results, data, end)
                     os.write(pipe, _ROW.pack(at, end, len(data), time.thread_time() - start))
                     end += len(data)
@@ -238,7 +245,7 @@ class Workers:
             self._children.remove(child)
             child.close()
         elif not self.jobs[at].is_made:
-            _note(seconds)
+            _note(seconds, self.jobs[at].size)
             self.jobs[at].put(pickle.loads(os.pread(child.results, size, start)))
 
     def _end_children(self) -> None:
