@@ -250,7 +250,7 @@ class Graph:
 
     def replace(self, **changes: Any) -> Graph:
         """A graph like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Graph.__slots__ if key != "known"}
+        fields = {key: getattr(self, key) for key in ("name", "inputs", "outputs", "nodes", "constants")}
         fields.update(changes)
         return Graph(**fields)
 

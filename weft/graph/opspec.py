@@ -488,6 +488,7 @@ def register_operator(
     """
     if not isinstance(name, str) or not isinstance(domain, str) or not name:
         raise GraphError(f"an operator's name and domain are texts, not {name!r} and {domain!r}")
+    function: object
     for function, what in ((evaluate, "its meaning"), (infer, "infer"), (compute, "compute")):
         if not callable(function) and (function is not None or function is evaluate):
             raise GraphError(f"{domain}.{name}: {what} is a function, not {function!r}")

@@ -6,6 +6,7 @@ Large weights of a file stay in it until they are wanted (`skim.py`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import mmap
 import os
@@ -19,6 +20,9 @@ from weft.frontends.onnx.skim import LARGE, skim
 
 LARGEST_FILE = 2**31 - 1
 """A protobuf message cannot be larger; bigger models keep their weights in files of their own."""
+
+_STRING, _MESSAGE = 9, 11
+"""Types of fields, as protobuf numbers them."""
 
 
 class Source:
@@ -35,6 +39,7 @@ class Source:
         self.file = file
 
 
+@functools.cache
 def onnx_module(name: str = "onnx") -> Any:
     """The onnx package, or one of its modules; a message that says how to get it where it is missing."""
     try:
@@ -114,22 +119,27 @@ def _parse(onnx: Any, data: bytes, where: str) -> Any:
 
 def _check_text(message: Any, where: str, path: str) -> None:
     """Names must be text: protobuf hands over as bytes what is not UTF-8, and no later layer expects that."""
-    for field, value in _fields(message):
-        inside = f"{path}.{field.name}"
-        if field.type == field.TYPE_STRING:
+    damage = _damage(message)
+    if damage:
+        raise FrontendError(f"{where} is damaged: {path}{damage}, which is not UTF-8 text")
+
+
+def _damage(message: Any) -> str:
+    """Where a message has bytes for text, and which; empty where it has none. Of a tensor only the name is looked at:
+    to list the rest would copy the weights.
+    """
+    if message.DESCRIPTOR.name == "TensorProto":
+        return f".name is {message.name[:40]!r}" if isinstance(message.name, bytes) else ""
+    for field, value in message.ListFields():
+        kind = field.type
+        if kind == _MESSAGE:
+            one = hasattr(value, "ListFields")
+            for at, part in enumerate((value,) if one else value):
+                found = _damage(part)
+                if found:
+                    return f".{field.name}{found}" if one else f".{field.name}[{at}]{found}"
+        elif kind == _STRING and field.name != "doc_string":
             for text in (value,) if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
-                    raise FrontendError(f"{where} is damaged: {inside} is {text[:40]!r}, which is not UTF-8 text")
-        elif field.type == field.TYPE_MESSAGE:
-            if hasattr(value, "ListFields"):
-                _check_text(value, where, inside)
-            else:
-                for at, part in enumerate(value):
-                    _check_text(part, where, f"{inside}[{at}]")
-
-
-def _fields(message: Any) -> Any:
-    """The fields that are set and their values. Of a tensor only the name: to list the rest would copy the weights."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        return [(message.DESCRIPTOR.fields_by_name["name"], message.name)]
-    return [(field, value) for field, value in message.ListFields() if field.name != "doc_string"]
+                    return f".{field.name} is {text[:40]!r}"
+    return ""

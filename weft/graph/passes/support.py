@@ -62,16 +62,24 @@ class Names:
     """Names for new values, different from all that a graph has."""
 
     def __init__(self, graph: Graph) -> None:
-        self.taken = Counter(value.name for value in graph_values(graph))
+        self.graph = graph
+        self.found: Counter[str] = Counter()
         self.next: Counter[str] = Counter()
+
+    @property
+    def taken(self) -> Counter[str]:
+        """How often each name is there; looked up when it is asked for, which most rewritings do not."""
+        if not self.found:
+            self.found.update(value.name for value in graph_values(self.graph))
+        return self.found
 
     def fresh(self, base: str) -> str:
         """A name that starts with the given one."""
-        name = base
-        while name in self.taken:
+        name, taken = base, self.taken
+        while name in taken:
             self.next[base] += 1
             name = f"{base}_{self.next[base]}"
-        self.taken[name] += 1
+        taken[name] += 1
         return name
 
 
