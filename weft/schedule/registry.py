@@ -64,7 +64,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
+    if hint is Any or type(value) is hint:
         return True
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)

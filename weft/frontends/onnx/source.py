@@ -6,7 +6,6 @@ Large weights of a file stay in it until they are wanted (`skim.py`).
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import mmap
 import os
@@ -20,9 +19,6 @@ from weft.frontends.onnx.skim import LARGE, skim
 
 LARGEST_FILE = 2**31 - 1
 """A protobuf message cannot be larger; bigger models keep their weights in files of their own."""
-
-_STRING, _MESSAGE = 9, 11
-"""Types of fields, as protobuf numbers them."""
 
 
 class Source:
@@ -39,7 +35,6 @@ class Source:
         self.file = file
 
 
-@functools.cache
 def onnx_module(name: str = "onnx") -> Any:
     """The onnx package, or one of its modules; a message that says how to get it where it is missing."""
     try:
@@ -132,13 +127,13 @@ def _damage(message: Any) -> str:
         return f".name is {message.name[:40]!r}" if isinstance(message.name, bytes) else ""
     for field, value in message.ListFields():
         kind = field.type
-        if kind == _MESSAGE:
+        if kind == field.TYPE_MESSAGE:
             one = hasattr(value, "ListFields")
             for at, part in enumerate((value,) if one else value):
                 found = _damage(part)
                 if found:
                     return f".{field.name}{found}" if one else f".{field.name}[{at}]{found}"
-        elif kind == _STRING and field.name != "doc_string":
+        elif kind == field.TYPE_STRING and field.name != "doc_string":
             for text in (value,) if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
                     return f".{field.name} is {text[:40]!r}"
