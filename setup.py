@@ -12,7 +12,7 @@ import os
 from setuptools import Extension, setup
 
 MODULES = {
-    "core": "dtypes",
+    "core": "dtypes array_types",
     "expr": "classes nodes visit linear proof simplify bounds intervals intrinsics structural text value_rules",
     "loop": "ir visit tree regions printer verifier expr_rules",
     "loop/passes": """
@@ -23,6 +23,18 @@ MODULES = {
     "codegen/llvm": """
         analysis context types memory arithmetic statements abreast calls convert math power generate
     """,
+    "schedule": "facts registry schedule trace",
+    "schedule/primitives": """
+        attach cache domain independence inline layout limits loops marks matrix online operand padding reduction steps
+        tensorize
+    """,
+    "plan": "contraction phases",
+    "graph": "ir opspec shapes signature structural",
+    "graph/passes": """
+        infer support common patterns partial dead fold fuse simplify simplify_arithmetic simplify_movement
+        simplify_patterns
+    """,
+    "frontends/onnx": "importer order source versions scope tensors",
 }
 
 
