@@ -204,8 +204,7 @@ LOGGED_SECONDS = 1e-3
 """A pass over a graph that takes less is not worth a line of the log."""
 
 COLLECTED_OBJECTS = 100_000
-"""New objects after which Python looks for circles while it compiles: ten thousand cost 1–2 % of a compile's
-seconds (magika, resnet18); a million gain no more, and neither takes memory that was seen."""
+"""New objects after which Python looks for circles while it compiles: 10,000 cost 1–2 % (magika, resnet18)."""
 
 # ------------------------------------------------------------------------------------------------ profiles of a device
 

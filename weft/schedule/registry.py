@@ -41,9 +41,8 @@ def primitive(*types: Any) -> Callable[[Primitive], Primitive]:
     """Registers a primitive under its own name; the types are those of what it takes beside the program."""
 
     def register(function: Primitive) -> Primitive:
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        rows = zip(parameters, types, strict=True)
-        _SIGNATURES[function.__name__] = {p.name: (each, p.default is p.empty) for p, each in rows}
+        parameters = zip([*inspect.signature(function).parameters.values()][1:], types, strict=True)
+        _SIGNATURES[function.__name__] = {p.name: (each, p.default is p.empty) for p, each in parameters}
         PRIMITIVES[function.__name__] = function
         return function
 

@@ -120,20 +120,17 @@ def _check_text(message: Any, where: str, path: str) -> None:
 
 
 def _damage(message: Any) -> str:
-    """Where a message has bytes for text, and which; empty where it has none. Of a tensor only the name is looked at:
-    to list the rest would copy the weights.
-    """
+    """Where bytes stand for text, and which; empty if nowhere. Of a tensor only the name: the rest would be copied."""
     if message.DESCRIPTOR.name == "TensorProto":
         return f".name is {message.name[:40]!r}" if isinstance(message.name, bytes) else ""
     for field, value in message.ListFields():
-        kind = field.type
-        if kind == field.TYPE_MESSAGE:
+        if field.type == field.TYPE_MESSAGE:
             one = hasattr(value, "ListFields")
             for at, part in enumerate((value,) if one else value):
                 found = _damage(part)
                 if found:
                     return f".{field.name}{found}" if one else f".{field.name}[{at}]{found}"
-        elif kind == field.TYPE_STRING and field.name != "doc_string":
+        elif field.type == field.TYPE_STRING and field.name != "doc_string":
             for text in (value,) if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
                     return f".{field.name} is {text[:40]!r}"
