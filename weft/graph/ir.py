@@ -247,7 +247,7 @@ class Graph:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.nodes = tuple(nodes)
-        self.constants: dict[Value, Array] = dict(constants or {})
+        self.constants: Mapping[Value, Array] = dict(constants or {})
         self.known: dict[Value, Array] | None = None
         """What inference knows of its values; None where types were not inferred."""
 

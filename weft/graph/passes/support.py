@@ -212,7 +212,7 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
     graph = scope.graph
     for node in graph.nodes:
         node = _resolved(node, scope, rule)
-        scope.rule = None
+        scope.rule = rule
         try:
             found = rule(node, scope)
         except Exception as error:
@@ -232,7 +232,7 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
                 continue
             found = _as_output(node, found, scope)
         scope.changed = True
-        note(scope.rule or rule, node)
+        note(scope.rule, node)
         if isinstance(found, Value):
             scope.uses.subtract(v for v in node.inputs if v is not None)
             scope.uses[found] += scope.uses[node.outputs[0]]
