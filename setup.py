@@ -12,7 +12,7 @@ import os
 from setuptools import Extension, setup
 
 MODULES = {
-    "core": "dtypes array_types",
+    "core": "dtypes",
     "expr": "classes nodes visit linear proof simplify bounds intervals intrinsics structural text value_rules",
     "loop": "ir visit tree regions printer verifier expr_rules",
     "loop/passes": """
@@ -29,12 +29,6 @@ MODULES = {
         tensorize
     """,
     "plan": "contraction phases",
-    "graph": "ir opspec shapes signature structural",
-    "graph/passes": """
-        infer support common patterns partial dead fold fuse simplify simplify_arithmetic simplify_movement
-        simplify_patterns
-    """,
-    "frontends/onnx": "importer order source versions scope tensors",
 }
 
 
