@@ -24,7 +24,6 @@ from weft.core.array_types import NARROW, PLAIN, ArrayType, element_name, narrow
 from weft.core.dtypes import DType, dtype
 from weft.core.errors import WeftError
 from weft.core.html import folded, table, tag
-from weft.core.native import mypyc_attr
 from weft.expr.nodes import Expr, Var
 from weft.expr.structural import structural_equal
 
@@ -138,7 +137,6 @@ def same_dim(a: Dim, b: Dim) -> bool:
     return structural_equal(a, b)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Value:
     """One edge of the dataflow. `type` is None until inference has found it."""
 
@@ -229,7 +227,6 @@ class Node:
         return f"{outs} = {self.op}({', '.join('None' if v is None else repr(v) for v in self.inputs)})"
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class Graph:
     """A whole model, or the body of a control-flow operator."""
 

@@ -323,7 +323,7 @@ class OpSpec:
         """The types of the outputs, none of them larger than a tensor may be."""
         try:
             self.check(c)
-            made: list[Any] = list(self.infer(c))  # None of what only the run tells
+            made = list(self.infer(c))
             _check_outputs(c, len(made))
             for position, kind in enumerate(made):
                 _check_size(c, position, kind)
@@ -488,10 +488,8 @@ def register_operator(
     """
     if not isinstance(name, str) or not isinstance(domain, str) or not name:
         raise GraphError(f"an operator's name and domain are texts, not {name!r} and {domain!r}")
-    function: object
     for function, what in ((evaluate, "its meaning"), (infer, "infer"), (compute, "compute")):
-        left_out = function is None and what != "its meaning"
-        if not left_out and not callable(function):
+        if not callable(function) and (function is not None or function is evaluate):
             raise GraphError(f"{domain}.{name}: {what} is a function, not {function!r}")
     key = (domain, name)
     if domain in ("", "ai.onnx", "weft") or (key in _TABLE and key not in _OF_USERS):
