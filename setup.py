@@ -4,7 +4,8 @@
     make native                                                     in place, for this checkout
 
 The modules below are those that a compile spends its Python seconds in. Their source is installed beside them, and is
-what runs wherever the native ones are not.
+what runs wherever the native ones are not. What users call with arguments of their own (`Schedule`, `Trace`) is not
+among them: native code answers a wrong type with its own TypeError.
 """
 
 import os
@@ -23,6 +24,12 @@ MODULES = {
     "codegen/llvm": """
         analysis context types memory arithmetic statements abreast calls convert math power generate
     """,
+    "schedule": "facts registry",
+    "schedule/primitives": """
+        attach cache domain independence inline layout limits loops marks matrix online operand padding reduction steps
+        tensorize
+    """,
+    "plan": "contraction phases",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.schedule.random_programs import arguments_of
 from weft import te
 from weft.core.errors import ScheduleError
 from weft.loop.verifier import verify
-from weft.schedule.registry import PRIMITIVES
+from weft.schedule.registry import _SIGNATURES, PRIMITIVES
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Trace
 
@@ -130,6 +131,15 @@ def subject(primitive: str) -> Schedule:
 
 def test_a_valid_use_of_every_primitive_is_known():
     assert set(VALID) == set(PRIMITIVES)
+
+
+@pytest.mark.parametrize("primitive", sorted(VALID))
+def test_a_primitive_is_registered_with_its_own_types(primitive):
+    hints = get_type_hints(PRIMITIVES[primitive])
+    if not hints:
+        pytest.skip("native code has no annotations")
+    taken = {name: hint for name, hint in hints.items() if name not in ("func", "return")}
+    assert {name: hint for name, (hint, _) in _SIGNATURES[primitive].items()} == taken
 
 
 @pytest.mark.parametrize("primitive", sorted(VALID))

@@ -244,13 +244,13 @@ class Graph:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.nodes = tuple(nodes)
-        self.constants: dict[Value, Array] = dict(constants or {})
+        self.constants: Mapping[Value, Array] = dict(constants or {})
         self.known: dict[Value, Array] | None = None
         """What inference knows of its values; None where types were not inferred."""
 
     def replace(self, **changes: Any) -> Graph:
         """A graph like this one but for the given fields."""
-        fields = {key: getattr(self, key) for key in Graph.__slots__ if key != "known"}
+        fields = {key: getattr(self, key) for key in ("name", "inputs", "outputs", "nodes", "constants")}
         fields.update(changes)
         return Graph(**fields)
 

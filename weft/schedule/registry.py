@@ -2,7 +2,8 @@
 
 A primitive is a pure function `primitive(func, **plain arguments) -> Result`: names, numbers, lists and strings in, a
 new function out. A Step of a Trace is therefore the primitive's name and its arguments, and replays by calling it.
-The arguments are checked against the function's own type annotations before it runs.
+The arguments are checked before it runs, against the types that the primitive is registered with: those of its own
+annotations, which are not there any more where it is native code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import math
 from collections import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 from weft.core.errors import ScheduleError
 from weft.loop.ir import Func
@@ -33,28 +34,24 @@ class Result:
 Primitive = Callable[..., Result]
 PRIMITIVES: dict[str, Primitive] = {}
 _SIGNATURES: dict[str, dict[str, tuple[Any, bool]]] = {}
-"""For each primitive its parameters: the type it is annotated with, and whether it must be given."""
+"""For each primitive its parameters: the type of each, and whether it must be given."""
 
 
-def primitive(function: Primitive) -> Primitive:
-    """Registers a primitive under its own name."""
-    PRIMITIVES[function.__name__] = function
-    return function
+def primitive(*types: Any) -> Callable[[Primitive], Primitive]:
+    """Registers a primitive under its own name; the types are those of what it takes beside the program."""
 
+    def register(function: Primitive) -> Primitive:
+        parameters = zip([*inspect.signature(function).parameters.values()][1:], types, strict=True)
+        _SIGNATURES[function.__name__] = {p.name: (each, p.default is p.empty) for p, each in parameters}
+        PRIMITIVES[function.__name__] = function
+        return function
 
-def _signature(name: str) -> dict[str, tuple[Any, bool]]:
-    found = _SIGNATURES.get(name)
-    if found is None:
-        function = PRIMITIVES[name]
-        hints = get_type_hints(function)
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        found = _SIGNATURES[name] = {p.name: (hints[p.name], p.default is p.empty) for p in parameters}
-    return found
+    return register
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     """Raises ScheduleError unless the (plain) arguments are those that the primitive takes, each of the right type."""
-    parameters = _signature(name)
+    parameters = _SIGNATURES[name]
     for key, value in arguments.items():
         if key not in parameters:
             raise ScheduleError(name, key, f"there is no argument {key}; it takes {', '.join(parameters)}")
@@ -66,7 +63,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
+    if hint is Any or type(value) is hint:
         return True
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)

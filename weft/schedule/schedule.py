@@ -121,7 +121,8 @@ class Schedule:
         made.tried = list(self.tried)
         return made
 
-    __copy__ = copy
+    def __copy__(self) -> Schedule:
+        return self.copy()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Schedule:
         return self.copy()  # programs and traces never change, and axes of tensors go on naming the same loops

@@ -18,6 +18,7 @@ from weft.compiler.tuned import tuned
 from weft.core.errors import WeftError
 from weft.graph.ir import Graph
 from weft.runtime.cache_folder import mark_used, read_or_remove
+from weft.runtime.compiling import compiling
 from weft.targets.base import Target
 from weft.targets.registry import find_target
 
@@ -37,6 +38,7 @@ def compile_file(
         return _compiled(path, read, machine, shapes, wanted, threads)
 
 
+@compiling()
 def _compiled(
     path: str | os.PathLike[str],
     read: Callable[[Any], Graph],

@@ -7,7 +7,6 @@ somebody reads one; then all of them are made again, and each is compared with w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import cast
 
 from weft.core import model
 from weft.core.errors import WeftError
@@ -72,5 +71,5 @@ def lighten(graph: Graph, held: Collection[int], reload: Reload) -> Graph:
     if any(a.dtype == object for a in graph.constants.values()):
         return graph
     made = Graph(graph.name, graph.inputs, graph.outputs, graph.nodes)
-    made.constants = cast("dict[Value, Array]", ReloadedConstants(graph.constants, held, reload))
+    made.constants = ReloadedConstants(graph.constants, held, reload)
     return made

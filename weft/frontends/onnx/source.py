@@ -114,22 +114,24 @@ def _parse(onnx: Any, data: bytes, where: str) -> Any:
 
 def _check_text(message: Any, where: str, path: str) -> None:
     """Names must be text: protobuf hands over as bytes what is not UTF-8, and no later layer expects that."""
-    for field, value in _fields(message):
-        inside = f"{path}.{field.name}"
-        if field.type == field.TYPE_STRING:
+    damage = _damage(message)
+    if damage:
+        raise FrontendError(f"{where} is damaged: {path}{damage}, which is not UTF-8 text")
+
+
+def _damage(message: Any) -> str:
+    """Where bytes stand for text, and which; empty if nowhere. Of a tensor only the name: the rest would be copied."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return f".name is {message.name[:40]!r}" if isinstance(message.name, bytes) else ""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            one = hasattr(value, "ListFields")
+            for at, part in enumerate((value,) if one else value):
+                found = _damage(part)
+                if found:
+                    return f".{field.name}{found}" if one else f".{field.name}[{at}]{found}"
+        elif field.type == field.TYPE_STRING and field.name != "doc_string":
             for text in (value,) if isinstance(value, (str, bytes)) else value:
                 if isinstance(text, bytes):
-                    raise FrontendError(f"{where} is damaged: {inside} is {text[:40]!r}, which is not UTF-8 text")
-        elif field.type == field.TYPE_MESSAGE:
-            if hasattr(value, "ListFields"):
-                _check_text(value, where, inside)
-            else:
-                for at, part in enumerate(value):
-                    _check_text(part, where, f"{inside}[{at}]")
-
-
-def _fields(message: Any) -> Any:
-    """The fields that are set and their values. Of a tensor only the name: to list the rest would copy the weights."""
-    if message.DESCRIPTOR.name == "TensorProto":
-        return [(message.DESCRIPTOR.fields_by_name["name"], message.name)]
-    return [(field, value) for field, value in message.ListFields() if field.name != "doc_string"]
+                    return f".{field.name} is {text[:40]!r}"
+    return ""

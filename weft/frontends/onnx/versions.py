@@ -67,7 +67,6 @@ def check(op: str, domain: str, opsets: Mapping[str, int], where: str, adapted: 
 
 def _check_schema(op: str, domain: str, version: int, where: str) -> None:
     """Compares with the operators that the onnx package knows (it may be older than the model)."""
-    defs = onnx_module("onnx.defs")
     if not _exists(op, domain):
         if find_operator(op, domain) is None:
             known = [name for of, name in operators() if of == domain]
@@ -77,7 +76,7 @@ def _check_schema(op: str, domain: str, version: int, where: str) -> None:
     if since is None and domain == "" and op in BACKDATED:
         return
     if since is None:
-        newest = defs.get_schema(op, domain=domain)
+        newest = onnx_module("onnx.defs").get_schema(op, domain=domain)
         raise FrontendError(
             f"{where}: {label(domain, op)} is not in version {version} of {domain or 'ai.onnx'}, which the model "
             f"declares; its newest form came with version {newest.since_version}"

@@ -75,7 +75,7 @@ def array_key(array: Array) -> Any:
 
 
 def _share_constants(graph: Graph) -> Graph:
-    """Equal constants become one, that of the outermost graph. Only those that could be equal are hashed."""
+    """Equal constants become one, that of the outermost graph. Only those that could be equal to such are hashed."""
     groups: dict[Any, list[tuple[Value, Array]]] = {}
     outer = {*graph.constants}
     for inner in all_graphs(graph):
@@ -84,7 +84,7 @@ def _share_constants(graph: Graph) -> Graph:
     new: dict[Value, Value] = {}
     outputs = {value for inner in all_graphs(graph) for value in inner.outputs}
     for members in groups.values():
-        if len(members) < 2:
+        if len(members) < 2 or members[0][0] not in outer:  # those of the outermost graph come first
             continue
         first: dict[Any, Value] = {}
         for value, array in members:

@@ -200,8 +200,11 @@ class _Fusion:
         if product.anchor is None or not self.is_streamed(product.anchor) or len(made) > 1 or len(ends) > 1:
             return False
         wanted, constants = [[-1], [_size(made[0]) // max(1, _size(ends[0]))]], self.graph.constants
-        steps = [[v in constants and constants[v].tolist() for v in one.inputs[3:]] for one in self.consumers[made[0]]]
-        inside = all(one in draft.nodes and one.op == "Slice" for one in self.consumers[made[0]])
+        readers = self.consumers[made[0]]
+        steps = [
+            [v is not None and v in constants and constants[v].tolist() for v in one.inputs[3:]] for one in readers
+        ]
+        inside = all(one in draft.nodes and one.op == "Slice" for one in readers)
         return inside and all(step == wanted for step in steps)
 
     def is_streamed(self, node: Node) -> bool:

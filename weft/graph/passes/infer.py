@@ -163,7 +163,7 @@ class _Inference:
         if found is None:
             array = self.value_of(value)
             if array is not None and array.size <= model.FOLLOWED_ELEMENTS and array.dtype.kind in "iu":
-                found = Partial(array.shape, [int(one) for one in array.ravel()])
+                found = Partial(array.shape, array.ravel().tolist())
         return found
 
     def learn(self, node: Node, values: Sequence[Array | None], partials: Sequence[Partial | None]) -> None:

@@ -103,7 +103,9 @@ def _groups(graph: Graph, readers: dict[Value, list[Node]]) -> list[list[_Part]]
 def _key(node: Node, graph: Graph) -> tuple[tuple[Any, ...], int] | None:
     """What products must have in common to be merged, and the columns of one; None for what is no such product."""
     x, weight = [*node.inputs, None, None][:2]
-    if x is None or weight not in graph.constants or not isinstance(x.type, TensorType) or x.type.shape is None:
+    if x is None or not isinstance(x.type, TensorType) or x.type.shape is None:
+        return None
+    if weight is None or weight not in graph.constants:
         return None
     if not x.type.dims or not isinstance(x.type.dims[-1], int):
         return None

@@ -62,16 +62,24 @@ class Names:
     """Names for new values, different from all that a graph has."""
 
     def __init__(self, graph: Graph) -> None:
-        self.taken = Counter(value.name for value in graph_values(graph))
+        self.graph = graph
+        self.found: Counter[str] = Counter()
         self.next: Counter[str] = Counter()
+
+    @property
+    def taken(self) -> Counter[str]:
+        """How often each name is there; looked up when it is asked for, which most rewritings do not."""
+        if not self.found:
+            self.found.update(value.name for value in graph_values(self.graph))
+        return self.found
 
     def fresh(self, base: str) -> str:
         """A name that starts with the given one."""
-        name = base
-        while name in self.taken:
+        name, taken = base, self.taken
+        while name in taken:
             self.next[base] += 1
             name = f"{base}_{self.next[base]}"
-        self.taken[name] += 1
+        taken[name] += 1
         return name
 
 
@@ -204,7 +212,7 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
     graph = scope.graph
     for node in graph.nodes:
         node = _resolved(node, scope, rule)
-        scope.rule = None
+        scope.rule = rule
         try:
             found = rule(node, scope)
         except Exception as error:
@@ -224,7 +232,7 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
                 continue
             found = _as_output(node, found, scope)
         scope.changed = True
-        note(scope.rule or rule, node)
+        note(scope.rule, node)
         if isinstance(found, Value):
             scope.uses.subtract(v for v in node.inputs if v is not None)
             scope.uses[found] += scope.uses[node.outputs[0]]

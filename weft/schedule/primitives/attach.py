@@ -53,7 +53,7 @@ SHARED_BY = {"global": ("threadIdx", "vthread"), "shared": ("threadIdx", "vthrea
 """Which threads wait for one another and see one instance of a buffer, by scope: a fill of it serves all of them."""
 
 
-@primitive
+@primitive(str, str, bool, bool)
 def compute_at(func: Func, block: str, loop: str, exact: bool = True, first: bool = False) -> Result:
     """Computes a producer inside a loop of its consumers: at each iteration just the part that the iteration needs.
 
@@ -299,7 +299,7 @@ def _solve(index: Expr, count: Expr, variable: Var, low: Expr, extent: Expr) -> 
     return sub(low, index_expr(offset)), sub(last, index_expr(offset))
 
 
-@primitive
+@primitive(str, str)
 def reverse_compute_at(func: Func, block: str, loop: str) -> Result:
     """Computes a consumer inside a loop of its producer: at each iteration the part that is ready by then.
 

@@ -46,7 +46,7 @@ def _scope_name(buffer: Buffer, scope: str, what: str) -> str:
     return f"{buffer.name}_{scope.replace('.', '_')}"
 
 
-@primitive
+@primitive(str, str, Sequence[str] | None)
 def cache_read(func: Func, buffer: str, scope: str, consumers: Sequence[str] | None = None) -> Result:
     """Copies a buffer into another memory and lets the consumers read the copy; compute_at then makes it a tile.
 
@@ -93,7 +93,7 @@ def _common_loop(func: Func, names: Sequence[str], produced: bool) -> str | None
     return common[-1].var.name if common else None
 
 
-@primitive
+@primitive(str, str)
 def cache_write(func: Func, buffer: str, scope: str) -> Result:
     """Computes into another memory and copies the result out; the computing block takes the new name.
 
@@ -181,4 +181,4 @@ def _leaves_gaps(block: Block, buffer: Buffer) -> bool:
     widths = [int_value(n) for region in block.writes if region.buffer is buffer for n in region.extents]
     sizes = [int_value(size) for size in buffer.shape]
     counts = [math.prod(n for n in numbers if n is not None) for numbers in (points, widths, sizes)]
-    return None not in (*points, *widths, *sizes) and counts[0] * counts[1] < counts[2]
+    return None not in points + widths + sizes and counts[0] * counts[1] < counts[2]

@@ -51,7 +51,7 @@ from weft.schedule.primitives.inline import rebody
 from weft.schedule.registry import Result, primitive
 
 
-@primitive
+@primitive(str, int, int, Sequence[int], Sequence[int], int)
 def lay_out(
     func: Func, buffer: str, dimension: int, factor: int, before: Sequence[int], after: Sequence[int], fill: int = 0
 ) -> Result:
@@ -169,7 +169,7 @@ def _parts(condition: Expr) -> list[Expr]:
     return [*_parts(condition.a), *_parts(condition.b)] if isinstance(condition, And) else [condition]
 
 
-@primitive
+@primitive(str, str, int)
 def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
     """An axis of a block's domain as two, the second with `factor` steps; the loops of the block follow.
 
@@ -228,7 +228,7 @@ def split_axis(func: Func, block: str, axis: str, factor: int) -> Result:
     return Result(replace_last(func, path[: first + 1], made), axes={block: axis_loops(new)})
 
 
-@primitive
+@primitive(str, str)
 def last_axis(func: Func, block: str, axis: str) -> Result:
     """An axis of a block's domain as the last of its kind; the loops of the block follow.
 

@@ -60,7 +60,7 @@ def _plain_store(block: Block, what: str) -> Store:
     return store
 
 
-@primitive
+@primitive(str)
 def compute_inline(func: Func, block: str) -> Result:
     """A producer's expression put in place of the loads of its result; the producer goes away.
 
@@ -219,7 +219,7 @@ def rebody(block: Block, body: Stmt, init: Stmt | None) -> Block:
     return block.replace(body=body, init=init, reads=reads, writes=writes)
 
 
-@primitive
+@primitive(str)
 def reverse_compute_inline(func: Func, block: str) -> Result:
     """A consumer put into its producer: the producer stores the consumer's value at once.
 
@@ -242,9 +242,8 @@ def reverse_compute_inline(func: Func, block: str) -> Result:
         raise ScheduleError(what, block, f"{buffer.name} has other readers")
     load_indices = _only_load(consumer, buffer, what)
     mapping = _invert(consumer, load_indices, made.indices, producer, what)
-    stored = Store(
-        store.buffer, [substitute(i, mapping) for i in store.indices], _at(store.value, buffer, mapping, made.value)
-    )
+    value = simplify(_Inline(buffer, (), made.value).expr(substitute(store.value, mapping)))
+    stored = Store(store.buffer, [substitute(i, mapping) for i in store.indices], value)
     rest = replace_last(func, path, None)
     body = map_bindings(rest.body, lambda b, _: rebody(b, stored, None) if b.name == producer.name else b, [])
     renamed = map_bindings(body, lambda b, _: b.replace(name=block) if b.name == producer.name else b, [])
@@ -273,23 +272,6 @@ def _invert(consumer: Block, at: list[Var], stored: tuple[Expr, ...], producer: 
                 what, consumer.name, f"{producer.name} computes other elements than {consumer.name} reads"
             )
     return dict(zip(at, stored))
-
-
-def _at(value: Expr, buffer: Buffer, mapping: dict[Var, Expr], made: Expr) -> Expr:
-    class Replace(Mutator):
-        """The one load becomes the producer's value; axes become the producer's axes."""
-
-        def visit_Load(self, e: Load) -> Expr:
-            """A load of the inlined buffer."""
-            if e.buffer is buffer:
-                return made
-            return Load(e.buffer, map_all(e.indices, self.expr))
-
-        def visit_Var(self, e: Var) -> Expr:
-            """An axis of the consumer."""
-            return mapping.get(e, e)
-
-    return simplify(Replace().expr(value))
 
 
 __all__ = ["compute_inline", "rebody", "reverse_compute_inline"]

@@ -63,7 +63,7 @@ class _Relayout(Mutator):
         return Store(s.buffer, indices, value, s.predicate)
 
 
-@primitive
+@primitive(str, Sequence[str], Sequence[str])
 def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Sequence[str]) -> Result:
     """Stores an intermediate under other indices, each an expression of the old ones; gaps are never read.
 

@@ -34,7 +34,7 @@ from weft.schedule.registry import Result, primitive
 LARGEST_FACTOR = 1 << 40
 
 
-@primitive
+@primitive(str, Sequence[int | None], Sequence[str] | None)
 def split(func: Func, loop: str, factors: Sequence[int | None], names: Sequence[str] | None = None) -> Result:
     """One loop into several nested ones; one factor may be None and is worked out.
 
@@ -94,7 +94,7 @@ def _factors(func: Func, loop: For, factors: list[int | None]) -> list[Expr]:
     return [missing if f is None else index_expr(f) for f in factors]
 
 
-@primitive
+@primitive(Sequence[str], str | None)
 def fuse(func: Func, loops: Sequence[str], name: str | None = None) -> Result:
     """Nested loops into one.
 
@@ -138,7 +138,7 @@ def fuse(func: Func, loops: Sequence[str], name: str | None = None) -> Result:
     return Result(replace_last(func, path, fused.replace(body=body)), [fused.var.name])
 
 
-@primitive
+@primitive(Sequence[str])
 def reorder(func: Func, loops: Sequence[str]) -> Result:
     """Nested loops in another order; loops not named stay where they are.
 
@@ -172,7 +172,7 @@ def reorder(func: Func, loops: Sequence[str]) -> Result:
     return Result(replace_last(func, deepest[: start + 1], body))
 
 
-@primitive
+@primitive(str)
 def reverse(func: Func, loop: str) -> Result:
     """A loop that runs from its end: of blocks of threads, the last begin first.
 

@@ -86,7 +86,7 @@ def _mark(func: Func, loop: str, kind: str, primitive_name: str, check: bool = T
     return Result(replace_last(func, path, found.replace(kind=kind)))
 
 
-@primitive
+@primitive(str)
 def parallel(func: Func, loop: str) -> Result:
     """The loop's iterations run on several threads.
 
@@ -95,7 +95,7 @@ def parallel(func: Func, loop: str) -> Result:
     return _mark(func, loop, "parallel", "parallel")
 
 
-@primitive
+@primitive(str)
 def vectorize(func: Func, loop: str) -> Result:
     """The loop's iterations become the lanes of vectors; its extent must be a constant.
 
@@ -107,7 +107,7 @@ def vectorize(func: Func, loop: str) -> Result:
     return _mark(func, loop, "vectorized", "vectorize")
 
 
-@primitive
+@primitive(str)
 def unroll(func: Func, loop: str) -> Result:
     """The loop's iterations become copies of the body; its extent must be a constant.
 
@@ -119,7 +119,7 @@ def unroll(func: Func, loop: str) -> Result:
     return _mark(func, loop, "unrolled", "unroll", check=False)
 
 
-@primitive
+@primitive(str, str)
 def bind(func: Func, loop: str, thread: str) -> Result:
     """The loop's iterations become threads of a GPU-like device ("threadIdx.x", "blockIdx.y", …) or virtual threads.
 
@@ -186,7 +186,7 @@ def _check_cooperation(func: Func, outer: For, inner: For, thread: str) -> None:
         raise ScheduleError("bind", name, reason)
 
 
-@primitive
+@primitive(str, str, Any)
 def annotate(func: Func, target: str, key: str, value: Any) -> Result:
     """A hint on a loop (by its name) or a block: later passes and targets look for the keys they know.
 
@@ -202,7 +202,7 @@ def annotate(func: Func, target: str, key: str, value: Any) -> Result:
     return Result(replace_last(func, path, loop.replace(annotations={**loop.annotations, key: plain(value)})))
 
 
-@primitive
+@primitive(str, Sequence[int], Sequence[int] | None)
 def software_pipeline(func: Func, loop: str, stages: Sequence[int], order: Sequence[int] | None = None) -> Result:
     """Says at which pipeline stage (and in which order) each statement of a loop's body runs; targets may use it.
 
@@ -221,7 +221,7 @@ def software_pipeline(func: Func, loop: str, stages: Sequence[int], order: Seque
     return Result(replace_last(func, path, found.replace(annotations=notes)))
 
 
-@primitive
+@primitive(str, str, int, str | None)
 def prefetch(func: Func, buffer: str, loop: str, distance: int = 1, outer: str | None = None) -> Result:
     """Fetches into the cache what the loop will load from a buffer some iterations later.
 
@@ -243,7 +243,7 @@ def prefetch(func: Func, buffer: str, loop: str, distance: int = 1, outer: str |
     return Result(replace_last(func, path, found.replace(annotations=notes)))
 
 
-@primitive
+@primitive(str, str | None)
 def zigzag(func: Func, loop: str, by: str | None = None) -> Result:
     """A loop runs backwards in every second iteration of a loop around it: it begins with what is still in the cache.
 
@@ -262,7 +262,7 @@ def zigzag(func: Func, loop: str, by: str | None = None) -> Result:
     return Result(replace_last(func, path, found.replace(annotations={**found.annotations, "zigzag": by})))
 
 
-@primitive
+@primitive(str, str)
 def set_scope(func: Func, buffer: str, scope: str) -> Result:
     """Puts an intermediate buffer into another memory.
 
@@ -276,7 +276,7 @@ def set_scope(func: Func, buffer: str, scope: str) -> Result:
     return Result(swap_buffer(func, old, old.replace(scope=scope)))
 
 
-@primitive
+@primitive(str, int, int, int)
 def storage_align(func: Func, buffer: str, dim: int, factor: int, offset: int = 0) -> Result:
     """Makes the stride of a dimension equal to `offset` modulo `factor`, by padding: against bank and set conflicts.
 
@@ -296,7 +296,7 @@ def storage_align(func: Func, buffer: str, dim: int, factor: int, offset: int = 
     return Result(func.replace(annotations={**func.annotations, "storage_align": notes}))
 
 
-@primitive
+@primitive(str)
 def double_buffer(func: Func, buffer: str) -> Result:
     """Gives an intermediate two halves, so that the next tile is loaded while this one is used.
 

@@ -110,7 +110,7 @@ def _starts_at_zero(block: Block) -> bool:
     return isinstance(init, Store) and isinstance(init.value, Const) and init.value.value == 0
 
 
-@primitive
+@primitive(str, Sequence[int], Sequence[int], int, Sequence[int], bool, bool)
 def matrix_form(
     func: Func, block: str, pads: Sequence[int], order: Sequence[int], parts: int = 1,
     k_last: Sequence[int] = (0, 0), in_turn: bool = False, exchanged: bool = False,

@@ -62,7 +62,7 @@ from weft.loop.visit import Mutator
 from weft.schedule.registry import Result, primitive
 
 
-@primitive
+@primitive(str, str, str, Sequence[str])
 def online(func: Func, block: str, loop: str, peak: str, sums: Sequence[str] = ()) -> Result:
     """Sums over parts, weighed by powers beneath their greatest top, in one loop over the parts.
 
@@ -255,7 +255,7 @@ class _Online:
         return block.replace(bindings=bindings, body=body, reads=reads, writes=writes), loops
 
 
-@primitive
+@primitive(str, str)
 def stop_at_mask(func: Func, loop: str, block: str) -> Result:
     """A loop of `online` that ends where a block of scores gives minus infinity for all parts that are left.
 
@@ -355,7 +355,7 @@ def _paths(func: Func, name: str) -> list[list[Stmt]]:
     return found
 
 
-@primitive
+@primitive(str, str, str)
 def beneath_peak(func: Func, loop: str, powers: str, product: str) -> Result:
     """Powers of `online`'s parts beneath the running maximum instead of the part's own top; a product adds to its sums.
 
@@ -411,7 +411,7 @@ class _Beneath:
             raise self.fail(f"others than {self.power.name} and {self.peak.name} read {tops.name}")
         for block in readers(self.func.body, self.power.writes[0].buffer):
             taken = readers(self.func.body, block.writes[0].buffer)
-            if not _is_sum(block) or any(one not in (block, *self.sums) for one in taken):
+            if not _is_sum(block) or any(one is not block and one not in self.sums for one in taken):
                 raise self.fail(f"{block.name} is no sum that is weighed by {self.share.name} alone")
         if self.product.writes[0].buffer not in {self.weighed(block).buffer for block in self.sums}:
             raise self.fail(f"{self.product.name} is no sum that is weighed by {self.share.name}")

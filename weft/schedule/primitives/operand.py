@@ -20,7 +20,7 @@ from weft.schedule.primitives.inline import rebody
 from weft.schedule.registry import Result, primitive
 
 
-@primitive
+@primitive(str, str, str, Sequence[str])
 def cache_operand(func: Func, block: str, buffer: str, scope: str, axes: Sequence[str]) -> Result:
     """Copies what a block reads of a buffer into an array over the block's axes; compute_at then makes it a tile.
 

@@ -70,7 +70,7 @@ def _loops(block: Block) -> list[str | None]:
     return axis_loops(block.replace(bindings=plain))
 
 
-@primitive
+@primitive(str, str, int)
 def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     """Rounds the extent of an axis up to a multiple: what lies beyond its end is computed from zeros, or adds zero.
 
@@ -111,7 +111,7 @@ def pad(func: Func, block: str, loop: str, factor: int) -> Result:
     return Result(changed, (), {block: _loops(new)})
 
 
-@primitive
+@primitive(str, int, int)
 def overrun(func: Func, block: str, axis: int, tile: int = 0) -> Result:
     """Computes an intermediate on past the end of an axis, as far as its loops go, or to the end of a `tile`: what is
     read there is the last place again (of another intermediate memory that nobody has written), and what is made there

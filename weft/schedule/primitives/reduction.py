@@ -30,7 +30,7 @@ from weft.schedule.primitives.independence import revisits
 from weft.schedule.registry import Result, primitive
 
 
-@primitive
+@primitive(str, str)
 def decompose_reduction(func: Func, block: str, loop: str) -> Result:
     """The init of a reduction as a loop nest of its own, before a loop that is outside every reduction loop.
 
@@ -69,7 +69,7 @@ def decompose_reduction(func: Func, block: str, loop: str) -> Result:
     return Result(replace_last(update, new_path, seq(nest, loop_of(new_path))), [init_name])
 
 
-@primitive
+@primitive(str, str, int)
 def rfactor(func: Func, block: str, loop: str, factor_axis: int = 0) -> Result:
     """Turns part of a reduction into a spatial axis of a partial result, reduced by a second block.
 

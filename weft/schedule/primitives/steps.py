@@ -35,7 +35,7 @@ Access = tuple[Buffer, tuple[Expr, ...], bool]
 """A buffer, the indices in terms of loops, and whether it is written there."""
 
 
-@primitive
+@primitive(str, str)
 def merge_loops(func: Func, first: str, second: str) -> Result:
     """Two loops of the same extent that stand one after the other, as one loop.
 
@@ -100,7 +100,7 @@ def _apart(mine: Access, other: Access, variable: Var, renamed: Var, outer: Sequ
     return False
 
 
-@primitive
+@primitive(str, str)
 def release_axis(func: Func, block: str, axis: str) -> Result:
     """An ordered axis of a block that reads nothing of its own earlier steps, as a plain one.
 

@@ -40,7 +40,7 @@ from weft.schedule.registry import Result, primitive
 COMMUTATIVE = (Add, Mul, Min, Max, And, Or)
 
 
-@primitive
+@primitive(str, str)
 def tensorize(func: Func, loop: str, intrin: str) -> Result:
     """A tile computed by a tensor intrinsic.
 
