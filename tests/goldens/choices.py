@@ -58,7 +58,7 @@ class _Planner(KernelCompiler):
         self.chosen[id(kernel)] = Chosen(label, start, program.schedule, kernel)
         return kernel, parameters
 
-    def _generated(self, func: Any, label: str) -> Kernel:
+    def _generated(self, func: Any, label: str, size: int) -> Kernel:
         return Kernel(func.name, label, func)
 
 

@@ -26,7 +26,7 @@ AVX512 = "x86_64-unknown-linux-gnu,cpu=skylake-avx512,cores=2"
 class Planner(KernelCompiler):
     """Schedules programs and makes no code."""
 
-    def _generated(self, func, label):
+    def _generated(self, func, label, size):
         return Kernel(func.name, label, func)
 
 
