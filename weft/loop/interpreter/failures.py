@@ -45,49 +45,32 @@ class Failures:
         where = f"block {site.block!r} of {self.function!r}" if site.block else f"{self.function!r}"
         place = f"in {where}" + (f" at {values}" if values else "")
         shown = f"{site.buffer.name}[{', '.join(map(str, indices))}]" if site.buffer is not None else ""
-        return InterpreterError(_TEXT[site.kind](site, shown, place, indices, limits))
+        last, wrong = [limit - 1 for limit in limits], _outside(indices, limits)
+        return InterpreterError(
+            _TEXT[site.kind].format(
+                site=site, shown=shown, place=place, indices=indices, limits=limits, last=last, wrong=wrong
+            )
+        )
 
 
-def _out_of_bounds(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    wrong = [
+def _outside(indices: Sequence[Any], limits: Sequence[int]) -> str:
+    return "; ".join(
         f"index {d} is {index}, outside 0..{limit - 1}" if limit > 0 else f"index {d} is {index}, of an empty dimension"
         for d, (index, limit) in enumerate(zip(indices, limits))
         if not 0 <= index < limit
-    ]
-    return f"out of bounds: {site.access} of {shown} {place}: {'; '.join(wrong)}"
-
-
-def _uninitialised(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    return f"uninitialised: {site.access} of {shown} {place}: this element of the intermediate was never written"
-
-
-def _race(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    return f"data race: {site.access} of {shown} {place}: {site.note}"
-
-
-def _zero(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    return f"division by zero: {site.note} {place}"
-
-
-def _axis(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    return (
-        f"block axis out of range: {site.note} is bound to {indices[0]}, outside 0..{limits[0] - 1}, {place}; "
-        "the binding is wrong or the block lacks a predicate"
     )
-
-
-def _launch(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    return (
-        f"too few threads: the inner loop {site.note} runs to {indices[0]} but the loop that launches its tag only to "
-        f"{limits[0]}, {place}; give both loops the same extent or split the inner one"
-    )
-
-
-def _effect(site: Site, shown: str, place: str, indices: Sequence[Any], limits: Sequence[int]) -> str:
-    return f"the effect {site.note!r} failed {place}"
 
 
 _TEXT = {
-    "bounds": _out_of_bounds, "uninitialised": _uninitialised, "race": _race, "zero": _zero, "axis": _axis,
-    "launch": _launch, "effect": _effect,
-}  # fmt: skip
+    "bounds": "out of bounds: {site.access} of {shown} {place}: {wrong}",
+    "uninitialised": "uninitialised: {site.access} of {shown} {place}: "
+    "this element of the intermediate was never written",
+    "race": "data race: {site.access} of {shown} {place}: {site.note}",
+    "zero": "division by zero: {site.note} {place}",
+    "axis": "block axis out of range: {site.note} is bound to {indices[0]}, outside 0..{last[0]}, {place}; "
+    "the binding is wrong or the block lacks a predicate",
+    "launch": "too few threads: the inner loop {site.note} runs to {indices[0]} but the loop that launches its tag "
+    "only to {limits[0]}, {place}; give both loops the same extent or split the inner one",
+    "effect": "the effect {site.note!r} failed {place}",
+}
+"""What the failure of a kind of check says."""
