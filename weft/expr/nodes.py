@@ -17,7 +17,6 @@ Integer arithmetic wraps. The functions `add`, `mul`, … fold constants; the cl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -485,11 +484,6 @@ def elements(buffer: Buffer) -> Expr:
     return maximum(last + 1, index_expr(0))
 
 
-def is_finite_number(value: Any) -> bool:
-    """Whether a literal's value is an ordinary number."""
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 FOLD: dict[type[Expr], Callable[[Expr, Expr], Expr]] = {
     Add: add, Sub: sub, Mul: mul, Div: Div, FloorDiv: floordiv, FloorMod: floormod, TruncDiv: truncdiv,
     TruncMod: truncmod, Min: minimum, Max: maximum, EQ: equal, NE: not_equal, LT: less, LE: less_equal,
@@ -540,7 +534,7 @@ __all__ = [
     "Add", "add", "Address", "And", "as_expr", "Binary", "BINARY", "Broadcast", "broadcast", "Buffer", "Call", "cast",
     "Cast", "ceildiv", "COMPARE", "Compare", "Const", "const", "Div", "elements", "EQ", "equal", "Expr", "ExprLike",
     "FALSE", "FloorDiv", "floordiv", "FloorMod", "floormod", "FOLD", "index_expr", "int_value", "is_false",
-    "is_finite_number", "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT",
+    "is_true", "LE", "less", "less_equal", "Load", "logical_and", "logical_not", "logical_or", "LT",
     "match", "Max", "maximum", "Min", "minimum", "mul", "Mul", "NE", "NODES", "Not", "not_equal", "Or", "power",
     "product", "promote", "Ramp", "select", "Select", "Sub", "sub", "TRUE", "true_divide", "TruncDiv", "truncdiv",
     "truncmod", "TruncMod", "Var", "wrap",
