@@ -44,30 +44,10 @@ def _celu(m: Any, c: Use, x: Any) -> Any:
     return m.maximum(x, 0.0) + m.minimum(alpha * m.expm1(x / alpha), 0.0)
 
 
-def _elu(m: Any, c: Use, x: Any) -> Any:
-    return m.select(x < 0, c.get("alpha", 1.0) * m.expm1(m.minimum(x, 0.0)), x)
-
-
 def _gelu(m: Any, c: Use, x: Any) -> Any:
     if c.get("approximate", "none") == "tanh":
         return 0.5 * x * (1 + m.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
     return x * m.normal_cdf(x)
-
-
-def _hard_sigmoid(m: Any, c: Use, x: Any) -> Any:
-    return m.minimum(m.maximum(c.get("alpha", 0.2) * x + c.get("beta", 0.5), 0.0), 1.0)
-
-
-def _hard_swish(m: Any, c: Use, x: Any) -> Any:
-    return x * m.minimum(m.maximum(x * (1 / 6) + 0.5, 0.0), 1.0)
-
-
-def _leaky_relu(m: Any, c: Use, x: Any) -> Any:
-    return m.select(x < 0, c.get("alpha", 0.01) * x, x)
-
-
-def _mish(m: Any, c: Use, x: Any) -> Any:
-    return x * m.tanh(softplus(m, x))
 
 
 def _selu(m: Any, c: Use, x: Any) -> Any:
@@ -87,33 +67,25 @@ def _shrink(m: Any, c: Use, x: Any) -> Any:
     return m.select(x < -threshold, x + bias, m.select(x > threshold, x - bias, _zero(x)))
 
 
-def _thresholded_relu(m: Any, c: Use, x: Any) -> Any:
-    return m.select(x > c.get("alpha", 1.0), x, _zero(x))
-
-
 def _swish(m: Any, c: Use, x: Any) -> Any:
     return x * m.sigmoid(c.get("alpha", 1.0) * x)
 
 
-def _relu(m: Any, c: Use, x: Any) -> Any:
-    return m.maximum(x, 0)
-
-
 activation("Celu", _celu)
-activation("Elu", _elu)
+activation("Elu", lambda m, c, x: m.select(x < 0, c.get("alpha", 1.0) * m.expm1(m.minimum(x, 0.0)), x))
 activation("Gelu", _gelu)
-activation("HardSigmoid", _hard_sigmoid)
-activation("HardSwish", _hard_swish, traits="")
-activation("LeakyRelu", _leaky_relu, traits="cheap")
-activation("Mish", _mish)
-activation("Relu", _relu, "float|signed", traits="cheap")
+activation("HardSigmoid", lambda m, c, x: m.minimum(m.maximum(c.get("alpha", 0.2) * x + c.get("beta", 0.5), 0.0), 1.0))
+activation("HardSwish", lambda m, c, x: x * m.minimum(m.maximum(x * (1 / 6) + 0.5, 0.0), 1.0), traits="")
+activation("LeakyRelu", lambda m, c, x: m.select(x < 0, c.get("alpha", 0.01) * x, x), traits="cheap")
+activation("Mish", lambda m, c, x: x * m.tanh(softplus(m, x)))
+activation("Relu", lambda m, c, x: m.maximum(x, 0), "float|signed", traits="cheap")
 activation("Selu", _selu)
 activation("Shrink", _shrink, "number", traits="")
 activation("Sigmoid", lambda m, c, x: m.sigmoid(x))
 activation("Softplus", lambda m, c, x: softplus(m, x))
 activation("Softsign", lambda m, c, x: x / (1 + m.abs(x)))
 activation("Swish", _swish)
-activation("ThresholdedRelu", _thresholded_relu, traits="cheap")
+activation("ThresholdedRelu", lambda m, c, x: m.select(x > c.get("alpha", 1.0), x, _zero(x)), traits="cheap")
 activation("SwiGLU", lambda m, c, gate, value: _swish(m, c, gate) * value, infer=infer_broadcast)
 
 
@@ -122,8 +94,4 @@ def _infer_prelu(c: Infer) -> Sequence[Type]:
     return [c.tensor(0)]
 
 
-def _prelu(m: Any, c: Use, x: Any, slope: Any) -> Any:
-    return m.select(x < 0, slope * x, x)
-
-
-activation("PRelu", _prelu, "number", _infer_prelu, "cheap")
+activation("PRelu", lambda m, c, x, slope: m.select(x < 0, slope * x, x), "number", _infer_prelu, "cheap")

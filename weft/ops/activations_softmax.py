@@ -107,10 +107,6 @@ def _compute_log_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
     return te.stage(x.shape, body, name="log_softmax", dtype=x.dtype)
 
 
-def _compute_softmax(c: Compute, x: te.Tensor) -> te.Tensor:
-    return softmax_tensor(x, _axis(c, len(x.shape)), x.dtype, rounds=x.dtype.name == "float16")
-
-
 def _hardmax(b: Builder, x: Value) -> Value:
     """1 at the first of the greatest, 0 elsewhere."""
     axis = _axis(b.use, x.tensor.rank)
@@ -125,7 +121,7 @@ register(
     "Softmax",
     _infer,
     _softmax,
-    _compute_softmax,
+    lambda c, x: softmax_tensor(x, _axis(c, len(x.shape)), x.dtype, rounds=x.dtype.name == "float16"),
     "reduction",
     takes="input:float",
     traits="transcendental speculatable rowwise",

@@ -363,16 +363,12 @@ def _weighed(c: Compute, sizes: _Sizes, shares: te.Tensor, v: Reader, shared: in
     return made
 
 
-def _kind(node: Any) -> str:
-    return "complex" if len(node.outputs) == 1 else "opaque"
-
-
 register(
     "Attention",
     _infer,
     _evaluate,
     _compute,
-    _kind,
+    lambda node: "complex" if len(node.outputs) == 1 else "opaque",
     takes="Q:float, K:float, V:float, mask?, past_key:K?, past_value:V?, lengths:index?",
     requires=(OneOf("qk_matmul_output_mode", (0, 1, 2, 3)),),
     traits="attention heavy optional_outputs",

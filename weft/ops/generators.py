@@ -83,10 +83,6 @@ def _infer_of_shape(c: Infer) -> Sequence[Type]:
     return [TensorType(dtype_name(filling.dtype), dims)]
 
 
-def _of_shape(c: Evaluate, shape: Array) -> Array:
-    return np.full(_sizes(c, shape), _filling(c))
-
-
 def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
     filling = te.const(_filling(c)[()], c.outputs[0].dtype)
     return te.stage(c.out_dims(), lambda *i: filling, name="constant_of_shape")
@@ -95,7 +91,7 @@ def _compute_of_shape(c: Compute, shape: te.Tensor | None) -> te.Tensor:
 register(
     "ConstantOfShape",
     _infer_of_shape,
-    _of_shape,
+    lambda c, shape: np.full(_sizes(c, shape), _filling(c)),
     _compute_of_shape,
     "injective",
     shape_inputs=(0,),

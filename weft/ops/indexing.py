@@ -77,20 +77,12 @@ register(
 # -------------------------------------------------------------------------------------------------- GatherElements
 
 
-def _elements_infer(c: Infer) -> list[Type]:
-    return [TensorType(c.tensor(0).dtype, c.tensor(1).shape)]
-
-
 def elements_at(c: Use, shape: tuple[int, ...], indices: Array) -> tuple[Any, ...]:
     """Where in a tensor of that shape the elements lie that `indices` names along the axis."""
     axis = axis_of(c, len(shape))
     at: list[Any] = list(np.indices(indices.shape, sparse=True))
     at[axis] = counted(c, indices, shape[axis])
     return tuple(at)
-
-
-def _elements(c: Evaluate, x: Array, indices: Array) -> Array:
-    return np.asarray(x[elements_at(c, x.shape, indices)])
 
 
 def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
@@ -105,8 +97,8 @@ def _elements_compute(c: Compute, x: te.Tensor, indices: te.Tensor) -> Any:
 
 register(
     "GatherElements",
-    _elements_infer,
-    _elements,
+    lambda c: [TensorType(c.tensor(0).dtype, c.tensor(1).shape)],
+    lambda c, x, indices: np.asarray(x[elements_at(c, x.shape, indices)]),
     _elements_compute,
     "injective",
     takes="data, indices:int",

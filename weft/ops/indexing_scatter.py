@@ -47,10 +47,6 @@ def _update(c: Use, data: Array, at: tuple[Any, ...], updates: Array) -> Array:
     return out
 
 
-def _elements(c: Evaluate, data: Array, indices: Array, updates: Array) -> Array:
-    return _update(c, data, elements_at(c, data.shape, indices), updates)
-
-
 def _nd(c: Evaluate, data: Array, indices: Array, updates: Array) -> Array:
     at = tuple(counted(c, indices[..., k], data.shape[k]) for k in range(indices.shape[-1]))
     return _update(c, data, at, updates)
@@ -136,7 +132,7 @@ for _name in ("ScatterElements", "Scatter"):
     register(
         _name,
         infer_same,
-        _elements,
+        lambda c, data, indices, updates: _update(c, data, elements_at(c, data.shape, indices), updates),
         _elements_compute,
         takes="data, indices:int[*i], updates:data[*i]",
         requires=(Within(1, 0), OneOf("reduction", REDUCTIONS)),

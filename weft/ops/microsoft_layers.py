@@ -12,31 +12,11 @@ from weft.ops.microsoft_composition import alias, compose
 # -------------------------------------------------------------------------------------------------------- activations
 
 
-def _gelu(b: Builder, x: Value) -> Any:
-    return b("Gelu", x)
-
-
-def _bias_gelu(b: Builder, x: Value, bias: Value) -> Any:
-    return b("Gelu", b("Add", x, bias))
-
-
-def _fast_gelu(b: Builder, x: Value, bias: Value | None = None) -> Any:
-    return b("Gelu", x if bias is None else b("Add", x, bias), approximate="tanh")
-
-
-def _quick_gelu(b: Builder, x: Value) -> Any:
-    return b("Swish", x, alpha=float(b.get("alpha", 1.702)))
-
-
-def _bias_add(b: Builder, x: Value, bias: Value, skip: Value) -> Any:
-    return b("Add", b("Add", x, bias), skip)
-
-
-compose("Gelu", _gelu)
-compose("BiasGelu", _bias_gelu)
-compose("FastGelu", _fast_gelu)
-compose("QuickGelu", _quick_gelu)
-compose("BiasAdd", _bias_add)
+compose("Gelu", lambda b, x: b("Gelu", x))
+compose("BiasGelu", lambda b, x, bias: b("Gelu", b("Add", x, bias)))
+compose("FastGelu", lambda b, x, bias=None: b("Gelu", x if bias is None else b("Add", x, bias), approximate="tanh"))
+compose("QuickGelu", lambda b, x: b("Swish", x, alpha=float(b.get("alpha", 1.702))))
+compose("BiasAdd", lambda b, x, bias, skip: b("Add", b("Add", x, bias), skip))
 
 
 def activate(b: Builder, x: Value, name: str, numbers: list[float]) -> Value:

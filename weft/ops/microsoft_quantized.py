@@ -71,10 +71,6 @@ def _pool(op: str, *names: str) -> Any:
     return body
 
 
-def _nhwc_max_pool(b: Builder, x: Value) -> Any:
-    return _channels_last(b, b("MaxPool", _channels_second(b, x), **b.use.attributes))
-
-
 def _concat(b: Builder, scale: Value, zero: Value, *inputs: Value) -> Any:
     parts = [_real(b, *inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
     return _quantized(b, b("Concat", *parts, axis=b.need("axis")), scale, zero, zero.tensor.dtype)
@@ -89,21 +85,12 @@ _WINDOW = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode", "count_in
 compose("QLinearAveragePool", _pool("AveragePool", *_WINDOW))
 compose("QLinearGlobalAveragePool", _pool("GlobalAveragePool"))
 compose("QLinearConcat", _concat)
-compose("NhwcMaxPool", _nhwc_max_pool)
+compose("NhwcMaxPool", lambda b, x: _channels_last(b, b("MaxPool", _channels_second(b, x), **b.use.attributes)))
 
 # ----------------------------------------------------------------------------------------------------------- products
 
 
 def real_product(
-    b: Builder, x: Value, y: Value, xs: Value, ys: Value, xz: Value | None, yz: Value | None, bias: Value | None
-) -> Value:
-    """An 8-bit product as real numbers: (x - xz) * (y - yz) * xs * ys + bias."""
-    total = b.cast(b("MatMulInteger", x, y, xz, yz), "float32")
-    made = b("Mul", total, b("Mul", xs, ys))
-    return made if bias is None else b("Add", made, bias)
-
-
-def _to_float(
     b: Builder,
     x: Value,
     y: Value,
@@ -112,8 +99,11 @@ def _to_float(
     xz: Value | None = None,
     yz: Value | None = None,
     bias: Value | None = None,
-) -> Any:
-    return real_product(b, x, y, xs, ys, xz, yz, bias)
+) -> Value:
+    """An 8-bit product as real numbers: (x - xz) * (y - yz) * xs * ys + bias."""
+    total = b.cast(b("MatMulInteger", x, y, xz, yz), "float32")
+    made = b("Mul", total, b("Mul", xs, ys))
+    return made if bias is None else b("Add", made, bias)
 
 
 def _dynamic(b: Builder, x: Value, y: Value, ys: Value, yz: Value | None = None, bias: Value | None = None) -> Any:
@@ -137,6 +127,6 @@ def _gemm(
     return _quantized(b, made, out[0], out[1] if len(out) > 1 else None, x.tensor.dtype)
 
 
-compose("MatMulIntegerToFloat", _to_float)
+compose("MatMulIntegerToFloat", real_product)
 compose("DynamicQuantizeMatMul", _dynamic)
 compose("QGemm", _gemm)

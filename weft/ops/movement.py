@@ -170,10 +170,6 @@ def _transpose_infer(c: Infer) -> list[Type]:
     return [TensorType(x.dtype, tuple(x.shape[p] for p in _order(c, x.rank)))]
 
 
-def _transpose(c: Evaluate, x: Array) -> Array:
-    return np.array(x.transpose(_order(c, x.ndim)), order="C")
-
-
 def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
     order = _order(c, x.ndim)
 
@@ -189,7 +185,7 @@ def _transpose_compute(c: Compute, x: te.Tensor) -> Any:
 register(
     "Transpose",
     _transpose_infer,
-    _transpose,
+    lambda c, x: np.array(x.transpose(_order(c, x.ndim)), order="C"),
     _transpose_compute,
     "injective",
     takes="data",
@@ -291,15 +287,11 @@ def _shape_compute(c: Compute, x: te.Tensor) -> Any:
 register("Shape", _shape_infer, _shape, _shape_compute, "injective", takes="data", traits="shape_only empties")
 
 
-def _size_compute(c: Compute, x: te.Tensor) -> Any:
-    return te.compute((), lambda: te.const(int(np.prod(c.shape(0), dtype=np.int64)), "int64"), name="size")
-
-
 register(
     "Size",
     lambda c: [TensorType("int64", ())],
     lambda c, x: np.array(x.size, np.int64),
-    _size_compute,
+    lambda c, x: te.compute((), lambda: te.const(int(np.prod(c.shape(0), dtype=np.int64)), "int64"), name="size"),
     "injective",
     takes="data",
     traits="shape_only empties",

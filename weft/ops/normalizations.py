@@ -144,16 +144,12 @@ def _compute_batch(
     return te.stage(c.out_dims(), body, name="batch_norm", dtype=x.dtype)
 
 
-def _batch_kind(node: Any) -> str:
-    return "opaque" if node.attributes.get("training_mode", 0) else "elementwise"
-
-
 register(
     "BatchNormalization",
     _infer_batch,
     _batch,
     _compute_batch,
-    _batch_kind,
+    lambda node: "opaque" if node.attributes.get("training_mode", 0) else "elementwise",
     takes="X:float[_ *s], scale:float[_], B:float[_], mean:float[_], variance:float[_]",
     traits="channelwise optional_outputs",
 )
@@ -321,16 +317,12 @@ def _rounded(tensor: te.Tensor, kind: TensorType) -> te.Tensor:
     return te.stage(kind.dims, lambda *i: tensor[i].astype(kind.dtype), name=f"layer_norm_{tensor.name}")
 
 
-def _layer_kind(node: Any) -> str:
-    return "reduction" if len(node.outputs) == 1 else "opaque"
-
-
 register(
     "LayerNormalization",
     _infer_layer,
     _layer,
     _compute_layer,
-    _layer_kind,
+    lambda node: "reduction" if len(node.outputs) == 1 else "opaque",
     takes="X:float, scale:float, B:float?",
     traits="optional_outputs rowwise",
 )

@@ -91,14 +91,6 @@ def sum_type(dtype: str) -> str:
     return accumulator(dtype) if "float" in dtype else dtype
 
 
-def _infer_matmul(c: Infer) -> list[Type]:
-    return infer_product(c, 0, 1, result_type(c, c.tensor(0).dtype))
-
-
-def _evaluate_matmul(c: Evaluate, a: Array, b: Array) -> Array:
-    return multiply_arrays(a, b, NUMPY_TYPES[result_type(c, dtype_name(a.dtype))])
-
-
 def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
     kind = c.outputs[0].dtype
     return cast_to(multiply_tensors(a, b, c.out_dims(), wide_product(sum_type(kind))), kind)
@@ -106,8 +98,8 @@ def _compute_matmul(c: Compute, a: te.Tensor, b: te.Tensor) -> te.Tensor | None:
 
 register(
     "MatMul",
-    _infer_matmul,
-    _evaluate_matmul,
+    lambda c: infer_product(c, 0, 1, result_type(c, c.tensor(0).dtype)),
+    lambda c, a, b: multiply_arrays(a, b, NUMPY_TYPES[result_type(c, dtype_name(a.dtype))]),
     _compute_matmul,
     "complex",
     takes="A:number, B:A",
@@ -118,18 +110,10 @@ register(
 # ------------------------------------------------------------------------------------------------- narrow weights
 
 
-def _infer_narrow(c: Infer) -> list[Type]:
-    return infer_product(c, 0, 1, "float32")
-
-
-def _evaluate_narrow(c: Evaluate, a: Array, b: Array) -> Array:
-    return np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32)))
-
-
 register(
     NARROW_MATMUL,
-    _infer_narrow,
-    _evaluate_narrow,
+    lambda c: infer_product(c, 0, 1, "float32"),
+    lambda c, a, b: np.asarray(np.matmul(a.astype(np.float32), b.astype(np.float32))),
     _compute_matmul,
     "complex",
     domain=NARROW_DOMAIN,

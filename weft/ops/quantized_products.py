@@ -12,8 +12,8 @@ import numpy as np
 
 from weft import te
 from weft.expr.nodes import Expr
-from weft.graph.ir import Array, Type, Value
-from weft.graph.opspec import Compute, Evaluate, Infer, register
+from weft.graph.ir import Array, Value
+from weft.graph.opspec import Compute, Evaluate, register
 from weft.graph.signature import Along
 from weft.ops.convolution import sizes_of, wide_product
 from weft.ops.expansion import Builder, compose
@@ -93,13 +93,9 @@ def _less_zero_point(raw: te.Tensor, b: te.Tensor, zero: te.Tensor) -> te.Tensor
 # ------------------------------------------------------------------------------------------------------ MatMulInteger
 
 
-def _infer_integer(c: Infer) -> list[Type]:
-    return infer_product(c, 0, 1, "int32")
-
-
 register(
     "MatMulInteger",
-    _infer_integer,
+    lambda c: infer_product(c, 0, 1, "int32"),
     _evaluate_integer,
     _compute_integer,
     "complex",
@@ -108,10 +104,6 @@ register(
 )
 
 # ------------------------------------------------------------------------------------------------------ QLinearMatMul
-
-
-def _infer_linear(c: Infer) -> list[Type]:
-    return infer_product(c, 0, 3, c.tensor(7).dtype)
 
 
 def _linear(
@@ -133,7 +125,7 @@ def _of_rows(b: Builder, parameter: Value, product: Value) -> Value:
 compose(
     "QLinearMatMul",
     _linear,
-    infer=_infer_linear,
+    infer=lambda c: infer_product(c, 0, 3, c.tensor(7).dtype),
     takes="a:int8|uint8|int16|uint16, a_scale:float, a_zero_point:a, b:int8|uint8|int16|uint16, b_scale:float, "
     "b_zero_point:b, y_scale:float, y_zero_point:int8|uint8|int16|uint16",
     requires=(

@@ -32,14 +32,6 @@ def _source(c: Use) -> np.random.RandomState:
 # ---------------------------------------------------------------------------------------------- normal and uniform
 
 
-def _normal(c: Use, shape: tuple[int, ...]) -> Array:
-    return np.asarray(_source(c).normal(c.get("mean", 0.0), c.get("scale", 1.0), shape))
-
-
-def _uniform(c: Use, shape: tuple[int, ...]) -> Array:
-    return np.asarray(_source(c).uniform(c.get("low", 0.0), c.get("high", 1.0), shape))
-
-
 def _infer_like(c: Infer) -> Sequence[Type]:
     return [TensorType(element_type(c, "dtype", c.tensor(0).dtype), c.tensor(0).shape)]
 
@@ -61,8 +53,12 @@ def _register_draw(name: str, draw: Callable[[Use, tuple[int, ...]], Array]) -> 
     register(f"{name}Like", _infer_like, evaluate_like, takes="input", traits="random")
 
 
-_register_draw("RandomNormal", _normal)
-_register_draw("RandomUniform", _uniform)
+_register_draw(
+    "RandomNormal", lambda c, shape: np.asarray(_source(c).normal(c.get("mean", 0.0), c.get("scale", 1.0), shape))
+)
+_register_draw(
+    "RandomUniform", lambda c, shape: np.asarray(_source(c).uniform(c.get("low", 0.0), c.get("high", 1.0), shape))
+)
 
 
 # ------------------------------------------------------------------------------------------ Bernoulli, Multinomial
@@ -133,16 +129,12 @@ def _compute_dropout(
     return made, te.compute(c.out_shape(1), lambda *i: te.const(True, "bool"), name="dropout_mask")
 
 
-def _dropout_kind(node: Any) -> str:
-    return "elementwise" if len(node.outputs) == 1 else "opaque"
-
-
 register(
     "Dropout",
     _infer_dropout,
     _dropout,
     _compute_dropout,
-    _dropout_kind,
+    lambda node: "elementwise" if len(node.outputs) == 1 else "opaque",
     shape_inputs=(2,),
     takes="data:float, ratio:float?, training_mode:bool?",
     traits="optional_outputs",

@@ -10,7 +10,7 @@ import numpy as np
 from weft import te
 from weft.core.dtypes import DType, dtype
 from weft.expr.nodes import Expr, index_expr
-from weft.graph.ir import Array, Dim, Node, TensorType, Type
+from weft.graph.ir import Array, Dim, TensorType, Type
 from weft.graph.opspec import Compute, Evaluate, Infer, OpenSize, Use, register
 from weft.graph.shapes import times, unknown_dim
 from weft.ops.movement_indices import choose, output_type, unknown_shape
@@ -276,16 +276,12 @@ def _fitting(value: float, kind: DType) -> Any:
     return value if kind.is_float else bool(value) if kind.is_bool else int(value)
 
 
-def _kind(node: Node) -> str:
-    return "reduction" if node.attributes.get("antialias") else "injective"
-
-
 register(
     "Resize",
     _infer,
     _evaluate,
     _compute,
-    _kind,
+    lambda node: "reduction" if node.attributes.get("antialias") else "injective",
     shape_inputs=(1, 2, 3),
     takes="X, roi:float[_]?, scales:float[_]?, sizes:int[_]?",
     traits="channelwise cheap grows",

@@ -64,10 +64,6 @@ def _bytes(c: Context, address: Expr, stride: Expr) -> str:
     return c.emit(f"mul i64 {c.value(stride)}, {address.buffer.dtype.bytes}")
 
 
-def _zero(c: Context, e: Call) -> str:
-    return c.call("void", "llvm.x86.tilezero", [_tile(c, e.args[0])]) or "0"
-
-
 def _load(c: Context, e: Call) -> str:
     source, target, stride = e.args[:3]
     arguments = [_tile(c, target), f"ptr {c.pointer(source)}", f"i64 {_bytes(c, source, stride)}"]
@@ -116,12 +112,8 @@ def _configure(c: Context, e: Call) -> str:
     return c.call("void", "llvm.x86.ldtilecfg", [f"ptr {pointer}"]) or "0"
 
 
-def _release(c: Context, e: Call) -> str:
-    return c.call("void", "llvm.x86.tilerelease", []) or "0"
-
-
 EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
-    "amx_zero": _zero,
+    "amx_zero": lambda c, e: c.call("void", "llvm.x86.tilezero", [_tile(c, e.args[0])]) or "0",
     "amx_load": _load,
     "amx_store": _store,
     "amx_dot_bf16": _dot("tdpbf16ps"),
@@ -129,7 +121,7 @@ EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
     "amx_dot_s8s8": _dot("tdpbssd"),
     "amx_weave": _weave,
     "amx_configure": _configure,
-    "amx_release": _release,
+    "amx_release": lambda c, e: c.call("void", "llvm.x86.tilerelease", []) or "0",
 }
 
 

@@ -166,10 +166,6 @@ def _get(c: Context, call: Call) -> str:
     return f"{c.base(call.args[0].buffer)}[{c.index(call.args[1])}]"  # type: ignore[attr-defined]
 
 
-def _set(c: Context, call: Call) -> str:
-    return f"{_get(c, call)} = {c.value(call.args[2])}"
-
-
 def _pair(c: Context, call: Call) -> str:
     """Two neighbours in memory."""
     buffer = call.args[0].buffer  # type: ignore[attr-defined]
@@ -205,10 +201,6 @@ def _quad(c: Context, call: Call) -> str:
     return f"weft_store_quad({c.pointer(call.args[0])}, {c.value(call.args[1])}, {texts})"
 
 
-def _power(c: Context, call: Call) -> str:
-    return quick(c, "exp2", c.value(call.args[0]))
-
-
 WIDTHS = tuple(width for width in wgmma.WIDTHS if width % wgmma.LINE == 0)
 FIRST_COLUMNS = range(SUM_COLUMNS, wgmma.LINE, SUM_COLUMNS)
 """How many columns of a tile of one line may be of use; of two lines, 80 of 128 columns gained nothing clear."""
@@ -217,10 +209,10 @@ EMITTERS: Mapping[str, Emitter] = {
     MAX: _row(MAX, "fmaxf({}, {})"),
     SUM: _row(SUM, "{} + {}"),
     GET: _get,
-    SET: _set,
+    SET: lambda c, call: f"{_get(c, call)} = {c.value(call.args[2])}",
     PAIR: _pair,
     QUAD: _quad,
-    POWER: _power,
+    POWER: lambda c, call: quick(c, "exp2", c.value(call.args[0])),
     **{f"{HELD}{name}": _held(kind) for name, kind in NARROW.items()},
     **{f"{HELD}{name}{wgmma.FIRST}{n}": _held(kind, n) for name, kind in NARROW.items() for n in FIRST_COLUMNS},
     **{f"{PACK}{name}": _pack(kind) for name, kind in NARROW.items()},
