@@ -71,6 +71,8 @@ def test_a_cache_is_written_in_place_only_where_the_caller_says_so(tmp_path):
     for other in others:
         assert module._fast([tokens, last, other, *again[1:]], 1, [logits, other, *again[1:]]) is None
     assert module._fast(given, 1, []) is module._fast(given, 1, mixed[:-1]) is None
+    for out in None, [], mixed[:-1]:
+        assert module._fast([tokens, last, None, *again[1:]], 1, out) is None, "no array is none"
     # A module file says the same, and a place outside the cache is an error.
     module.save(tmp_path / "decoder.weft")
     loaded, again = weft.load(tmp_path / "decoder.weft"), [array.copy() for array in kept]

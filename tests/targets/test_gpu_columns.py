@@ -256,3 +256,21 @@ def test_scales_of_a_norm_are_loaded_before_all_else(n, k):
     assert body.index("S_early[") < body.index("griddepcontrol.wait") < body.index("weft_copy_async_16(")
     if nvrtc.is_available():
         assert nvrtc.compile_source(source, "sm_90a")[1:4] == b"ELF"
+
+
+def test_a_scale_that_only_some_places_have_is_loaded_there_alone():
+    k, n = 256, 48
+    x, b, scale = (
+        te.placeholder((1, k), name="A"),
+        te.placeholder((k, n), name="B"),
+        te.placeholder((k // 2,), name="S"),
+    )
+    r, over = te.reduce_axis(k, "r"), te.reduce_axis(k, "k")
+    total = te.compute((1,), lambda i: te.sum(x[i, r] * x[i, r], axis=r), name="total")
+    row = te.compute((1, k), lambda i, j: x[i, j] / total[i] * te.select(j < k // 2, scale[j], 2.0), name="row")
+    out = te.compute((1, n), lambda i, j: te.sum(row[i, over] * b[over, j], axis=over), name="C")
+
+    def reference(x, b, scale):
+        return x / (x * x).sum(1, keepdims=True) * np.append(scale, np.full(k // 2, 2)) @ b
+
+    check([x, b, scale], out, reference, ROOMY, constants=[b, scale], tolerance=1e-3)

@@ -181,7 +181,7 @@ class _Writer:
         for name, kind in self._kinds():
             scope[f"d{name}"] = kind.numpy
             scope[f"s{name}"] = kind.static
-        outputs, scope["nothing"] = program.outputs, (None,) * len(self.makes)
+        outputs, scope["nothing"] = program.outputs, (object(),) * len(self.makes)  # what no caller has
         self.takes_outputs = bool(outputs) and sorted(outputs) == sorted(self.made)
         pairs = [(self.names[given], self.names[made]) for given, made in program.updates if self.takes_outputs]
         self.both = {given: made for given, made in pairs if given in self._used()}

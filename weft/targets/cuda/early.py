@@ -123,6 +123,11 @@ class _TakeLoads(Mutator):
     def visit_Let(self, s: Let) -> Stmt:
         return s
 
+    def visit_Select(self, e: Expr) -> Expr:
+        return e  # its test may be what keeps a load inside
+
+    visit_And = visit_Or = visit_Select
+
     def visit_Load(self, e: Load) -> Expr:
         test, place = logical_and(*self.tests), index_expr(0)
         is_given = e.buffer.name in self.names and e.buffer in self.given and e.dtype.lanes == 1
