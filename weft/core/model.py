@@ -170,9 +170,10 @@ KERNELS_KEPT, KERNELS_REMEMBERED, OBJECTS_KEPT = 4096, 512, 64
 """Kernels in the cache folder; kernels that a process remembers, so that compiling a model again, or a part of it, is
 quick; pieces of the runtime in the cache folder."""
 
-JOB_SECONDS, JOB_LETTERS = 0.1, 4_000
+JOB_SECONDS, JOB_LETTERS, JOB_MEMORY = 0.1, 4_000, 0.75
 """What a kernel is supposed to take before one was made, and of how long a program. Seconds go by letters: 14 to 25 us
-for each in six models on a Neoverse N1, of single kernels within a factor of 1.7 (correlation of logarithms 0.86)."""
+for each in six models on a Neoverse N1, of single kernels within a factor of 1.7 (correlation of logarithms 0.86). What
+was before the last job counts JOB_MEMORY times (a guess: the average of about four)."""
 
 PATIENCE_SECONDS, MOST_CHILDREN, ENOUGH_JOBS, ENOUGH_SECONDS = 30.0, 15, 3, 0.2
 """After so long without a word from processes that compile this one does it; how many there are at most; and the jobs

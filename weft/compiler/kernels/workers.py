@@ -49,7 +49,7 @@ _END = _ROW.pack(-1, 0, 0, 0.0)
 
 def _note(seconds: float, size: int) -> None:
     global _spent, _letters
-    _spent, _letters = 0.75 * _spent + seconds, 0.75 * _letters + size
+    _spent, _letters = model.JOB_MEMORY * _spent + seconds, model.JOB_MEMORY * _letters + size
 
 
 class Job(Generic[T]):
