@@ -7,8 +7,8 @@ list of sentences, one per violation; the second half of this file runs the rule
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -116,6 +116,10 @@ class Module:
     path: Path
     text: str
     tree: ast.Module
+    nodes: list[ast.AST]
+    """All of the tree: each rule looks at them once more."""
+    imports: list[Import] = field(default_factory=list)
+    """What it imports of its own package, wherever in the file it does so."""
 
     @property
     def is_package(self) -> bool:
@@ -139,7 +143,13 @@ def read_package(package: Path) -> dict[str, Module]:
         pieces = [package.name, *path.relative_to(package).with_suffix("").parts]
         name = ".".join(pieces[:-1] if pieces[-1] == "__init__" else pieces)
         text = path.read_text(encoding="utf-8")
-        modules[name] = Module(name, path, text, ast.parse(text, filename=str(path)))
+        tree = ast.parse(text, filename=str(path))
+        modules[name] = Module(name, path, text, tree, list(ast.walk(tree)))
+    known = {
+        ".".join(pieces[:end]) for name in modules for pieces in [name.split(".")] for end in range(1, len(pieces) + 1)
+    }
+    for module in modules.values():
+        module.imports.extend(imports_of(module, known))
     return modules
 
 
@@ -152,12 +162,11 @@ def read_layers(page: str) -> dict[str, int]:
     return {name: int(layer) for layer, name in rows}
 
 
-def imports_of(module: Module, modules: Iterable[str]) -> list[Import]:
-    """What a module imports of its own package, wherever in the file it does so."""
-    known = set(modules)
-    later = lines_not_run_at_load(module.tree)
+def imports_of(module: Module, known: set[str]) -> list[Import]:
+    """What a module imports of its own package; `known` are the files and the folders that hold one."""
+    later = lines_not_run_at_load(module)
     found = []
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         for target in targets_of(node, module, known):
             if target.split(".")[0] == module.name.split(".")[0]:
                 found.append(Import(module.name, target, node.lineno, node.lineno not in later))
@@ -171,7 +180,7 @@ def targets_of(node: ast.AST, module: Module, known: set[str]) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom):
         base = absolute_base(node, module)
         for alias in node.names:
-            yield f"{base}.{alias.name}" if is_module(f"{base}.{alias.name}", known) else base
+            yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base
     elif isinstance(node, ast.Call) and node.args and called_name(node) in ("import_module", "__import__"):
         first = node.args[0]
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
@@ -187,23 +196,20 @@ def absolute_base(node: ast.ImportFrom, module: Module) -> str:
     return ".".join(pieces[: len(pieces) - up] + ([node.module] if node.module else []))
 
 
-def is_module(name: str, known: set[str]) -> bool:
-    """A file, or a folder that holds one (which need not have an __init__.py)."""
-    return name in known or any(other.startswith(name + ".") for other in known)
-
-
 def called_name(node: ast.Call) -> str:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
-def lines_not_run_at_load(tree: ast.Module) -> set[int]:
+def lines_not_run_at_load(module: Module) -> set[int]:
     """Lines inside functions and inside `if TYPE_CHECKING:`."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in module.nodes:
         is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        if is_function or (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")):
+        test = node.test if isinstance(node, ast.If) else None
+        asked = test.attr if isinstance(test, ast.Attribute) else test.id if isinstance(test, ast.Name) else ""
+        if is_function or asked == "TYPE_CHECKING":
             for statement in node.body:
                 lines.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
     return lines
@@ -221,7 +227,7 @@ def layer_violations(modules: dict[str, Module], layers: dict[str, int]) -> list
         if module.part not in layers:
             found.append(f"{module.name}: '{module.part}' is not in the layer table of docs/architecture.md")
             continue
-        for one in imports_of(module, modules):
+        for one in module.imports:
             reason = why_forbidden(module.part, part_of(one.target), layers)
             if reason:
                 found.append(f"{module.name}:{one.line} imports {one.target}: {reason}")
@@ -252,7 +258,7 @@ def target_violations(modules: dict[str, Module]) -> list[str]:
     folders -= SHARED_BY_TARGETS
     for module in modules.values():
         home = module.name.split(".")[:3]
-        for one in imports_of(module, modules):
+        for one in module.imports:
             pieces = one.target.split(".")
             if pieces[1:2] != ["targets"] or len(pieces) < 3 or pieces[2] not in folders or home == pieces[:3]:
                 continue
@@ -269,7 +275,7 @@ def import_cycles(modules: dict[str, Module]) -> list[str]:
     """
     strict = {name for name in modules if name.startswith(tuple(f"{room}." for room in NO_CIRCLES))}
     edges = {
-        name: sorted({i.target for i in imports_of(module, modules) if i.at_load or name in strict} - {name})
+        name: sorted({i.target for i in module.imports if i.at_load or name in strict} - {name})
         for name, module in modules.items()
         if name != "weft"
     }
@@ -321,7 +327,7 @@ def size_violations(modules: dict[str, Module]) -> list[str]:
         lines = len(module.text.splitlines())
         if lines > MOST_LINES_OF_FILE:
             found.append(f"{module.name} has {lines} lines (at most {MOST_LINES_OF_FILE}): split it")
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > MOST_LINES_OF_FUNCTION:
@@ -344,7 +350,7 @@ def habit_violations(modules: dict[str, Module]) -> list[str]:
     """Bare excepts, and prints outside the programs."""
     found = []
     for module in modules.values():
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.ExceptHandler) and node.type is None:
                 found.append(f"{module.name}:{node.lineno} has a bare except: name the errors it expects")
             is_print = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
@@ -360,7 +366,7 @@ def operator_sets(modules: dict[str, Module], operators: set[str]) -> Iterator[t
     """
     for module in modules.values():
         if module.name.startswith(ASK_TRAITS):
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 found = sorted({text for text in texts_of(node) if text in operators})
                 if len(found) > 1:
                     yield module, node.lineno, " ".join(found)
