@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,9 +14,18 @@ WORKLOADS: dict[str, Callable[[], Graph]] = {}
 """Every workload by name, in the order of the goldens."""
 
 
+class _Builder(Builder):
+    """Draws a few weights of each kind again and again: a schedule asks for their sizes."""
+
+    def normal(self, *shape: int, scale: float = 1.0, name: str = "weight") -> Value:
+        """See Builder."""
+        drawn = self.random.standard_normal(min(math.prod(shape), 1 << 16), np.float32)
+        return self.constant(np.resize(drawn * np.float32(scale), shape), name)
+
+
 def _add(name: str, body: Callable[[Builder], Value]) -> None:
     def make() -> Graph:
-        b = Builder(name)
+        b = _Builder(name)
         return b.finish(body(b), names=["out"])
 
     assert name not in WORKLOADS, name
