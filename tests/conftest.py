@@ -4,7 +4,9 @@
 A test that needs a number of its own says `@settings(max_examples=...)`, and may ask `FULL` below.
 """
 
+import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +30,41 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("full" if FULL else "quick")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection():
+    """No collector looks at what collecting makes: nearly all of it stays to the end, modules and cases of others."""
+    gc.disable()
+    yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """A test that is marked thin(n) is quick where the places of its parameters add up to a multiple of n.
+
+    That is a Latin square: every value of each parameter still stands in some combination.
+    """
+    met = Counter()
+    for item in items:
+        thin = item.get_closest_marker("thin")
+        if thin is not None:
+            function = (item.path, item.originalname)
+            if places(met[function], [len(mark.args[1]) for mark in item.iter_markers("parametrize")]) % thin.args[0]:
+                item.add_marker(pytest.mark.slow)
+            met[function] += 1
+
+
+def places(number, sizes):
+    """The places of the parameters of a combination, added up; the last ones turn quickest."""
+    total = 0
+    for size in reversed(sizes):
+        number, place = divmod(number, size)
+        total += place
+    return total
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -328,6 +328,7 @@ def seen(monkeypatch, files):
 CELLS = [(command, option, kind) for command, rows in TABLE.items() for option in rows for kind in KINDS]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("command", "option", "kind"), CELLS, ids=[" ".join(cell) for cell in CELLS])
 def test_an_option_is_obeyed_or_refused(command, option, kind, seen, files, capsys):
     cell = TABLE[command][option]

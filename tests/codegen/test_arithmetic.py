@@ -93,6 +93,7 @@ DIVISIONS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("kind", INTEGERS)
 def test_integer_arithmetic_wraps(kind, lanes):
@@ -104,6 +105,7 @@ def test_integer_arithmetic_wraps(kind, lanes):
             same(got, reference(a, b))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint32"])
 def test_division_by_run_time_values_never_traps(kind, lanes):
@@ -153,6 +155,7 @@ def test_min_and_max_keep_nan(kind, lanes):
         same(got[2], got[1])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int64", "uint64", *FLOATS])
 def test_comparisons(kind, lanes):

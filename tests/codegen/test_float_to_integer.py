@@ -21,6 +21,7 @@ def special():
     return np.array(made + [0.0] * (-len(made) % 16), np.float64)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("to", INTEGERS)
 @pytest.mark.parametrize("source", FLOATS)
 def test_vectors_and_elements_agree_with_the_interpreter(source, to):

@@ -25,6 +25,7 @@ define void @f(ptr %a, ptr %b, ptr %o) {{
 """
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("cpu", ["haswell", "x86-64-v3", "skylake-avx512", "sapphirerapids", "znver4"])
 @pytest.mark.parametrize("operation", ["udiv", "urem", "sdiv"])
 @pytest.mark.parametrize("lanes", [2, 4, 8])

@@ -50,6 +50,7 @@ def apply(name, kind, *arrays, lanes=16, target="native"):
     )
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_float32_accuracy(name, target):

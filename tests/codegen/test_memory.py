@@ -79,6 +79,7 @@ def test_lanes_of_ramps_are_loaded_and_stored_alone_where_nothing_gathers_them(t
     assert (text.count("load float"), text.count("store float")) == (loads, stores)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stride", [1, 0, -1, 2, 3, -2])
 def test_ramps_load_and_store(kind, stride):

@@ -46,6 +46,7 @@ def module():
     return made
 
 
+@pytest.mark.thin(3)
 @needs_lanes
 @pytest.mark.parametrize("value", [1e5, -1e5, 1e3, 1e37, np.inf, np.nan], ids=str)
 @pytest.mark.parametrize("place", [(9, 9), (0, 0), (27, 13)], ids=str)

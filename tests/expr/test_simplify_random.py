@@ -15,7 +15,7 @@ from weft.expr.nodes import LT, Not, Var, is_false, is_true
 from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, uses_any
 
-many = settings(max_examples=6000 if FULL else 500)
+many = settings(max_examples=6000 if FULL else 200)
 
 
 def value(e, env):

@@ -27,7 +27,7 @@ def check(name, doors):
     return made
 
 
-@pytest.mark.parametrize("name", ["lstm", "dqn", "bert_layer"])
+@pytest.mark.parametrize("name", ["lstm", pytest.param("dqn", marks=pytest.mark.slow), "bert_layer"])
 def test_front_ends_give_one_graph(name):
     check(name, DOORS)
 

@@ -7,17 +7,18 @@ import sys
 
 import pytest
 
+from tests.conftest import FULL
 from tests.fuzz.driver import ROOT
 from tests.fuzz.kinds import MODULES
 from tests.fuzz.planted import WANTED
 
 CASES = {
-    "operators": 150,
-    "graphs": 5,
+    "operators": 150 if FULL else 50,
+    "graphs": 5 if FULL else 3,
     "te": 12,
-    "files": 150,
+    "files": 150 if FULL else 50,
     "metamorphic": 3,
-    "faults": 7,
+    "faults": 7 if FULL else 4,  # each has another of seven ways to fail
     "concurrent": 1,
     "cycles": 1,
 }

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import FULL
 from tests.loop.programs import PROGRAMS, Maker, programs
 from tests.loop.structural import funcs_equal
 from weft.core.dtypes import BOOL, FLOAT32, INDEX, dtype
@@ -31,7 +32,7 @@ def test_round_trip_of_the_goldens(name):
 
 
 @given(programs())
-@settings(max_examples=150)
+@settings(max_examples=500 if FULL else 50)
 def test_round_trip_of_random_programs(func):
     text = format_func(func)
     again = parse_func(text)
@@ -49,7 +50,7 @@ def expressions(draw):
 
 
 @given(expressions())
-@settings(max_examples=150)
+@settings(max_examples=500 if FULL else 50)
 def test_round_trip_of_random_expressions(expression):
     text = format_expr(expression)
     again = parse_expr(text, SCOPE)

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.loop.programs import PROGRAMS, point, programs
 from weft.core.dtypes import BOOL, FLOAT32, INDEX, INT32, dtype
@@ -64,7 +64,6 @@ def test_good_programs(name):
 
 
 @given(programs())
-@settings(max_examples=100)
 def test_random_programs_obey_the_rules_and_still_do_when_read_back(program):
     verify(program)
     verify(parse_func(format_func(program)))

@@ -52,6 +52,7 @@ def test_sigmoid_of_very_negative_numbers_keeps_its_digits():
     check_node("Sigmoid", [x], wanted.astype("float32"), rtol=2e-6, atol=0)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
 @pytest.mark.parametrize("op", ["Gelu", "Softmax", "LogSoftmax", "Sigmoid"])
 def test_other_floats(op, kind):

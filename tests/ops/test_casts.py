@@ -29,6 +29,7 @@ def test_onnx_case_compiled(case):
     assert check_case(case, constants=False)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("to", ["int8", "uint8", "int32", "uint32", "int64", "uint64", "bool"])
 @pytest.mark.parametrize("source", ["float32", "float64", "bfloat16"])
 def test_floats_to_integers_saturate(source, to):
@@ -45,6 +46,7 @@ def test_floats_to_integers_saturate(source, to):
         assert (host[0][6], host[0][7], host[0][8]) == (limits.max, limits.min, 0)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("to", ["int8", "uint16", "int32", "float16", "bfloat16", "float32", "bool"])
 @pytest.mark.parametrize("source", ["int64", "uint8", "bool"])
 def test_integers_drop_high_bits(source, to):

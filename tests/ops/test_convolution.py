@@ -51,6 +51,7 @@ def test_conv_against_torch(channels, features, group, sizes, kernel, strides, d
     check_symbolic("Conv", arrays, named, **attributes)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("stride,dilation,size", [(1, 1, 7), (2, 1, 8), (3, 2, 10), (2, 1, 1)])
 def test_conv_pads_by_rule(auto_pad, stride, dilation, size):

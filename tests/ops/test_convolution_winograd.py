@@ -68,9 +68,9 @@ SHAPES = [
     "tile,batch,channels,features,height,width,pads",
     [
         (2, *SHAPES[0]),
-        (2, *SHAPES[3]),
+        pytest.param(2, *SHAPES[3], marks=pytest.mark.slow),
         (2, *SHAPES[4]),
-        (4, *SHAPES[1]),
+        pytest.param(4, *SHAPES[1], marks=pytest.mark.slow),
         (4, *SHAPES[2]),
         (4, *SHAPES[3]),
         (6, *SHAPES[3]),
@@ -93,8 +93,8 @@ def test_against_torch(tile, batch, channels, features, height, width, pads):
         pytest.param(2, (1, 3, 9, 8), (5, 5), (2, 2, 2, 2), marks=pytest.mark.slow),
         (2, (2, 2, 7, 6), (5, 5), (0, 1, 2, 0)),
         (4, (1, 3, 5, 11), (1, 3), (0, 1, 0, 1)),
-        (4, (1, 3, 11, 5), (3, 1), (1, 0, 0, 0)),
-        (2, (1, 2, 3, 9), (1, 5), (0, 2, 0, 1)),
+        pytest.param(4, (1, 3, 11, 5), (3, 1), (1, 0, 0, 0), marks=pytest.mark.slow),
+        pytest.param(2, (1, 2, 3, 9), (1, 5), (0, 2, 0, 1), marks=pytest.mark.slow),
         pytest.param(2, (1, 2, 9, 8), (3, 5), (1, 2, 1, 2), marks=pytest.mark.slow),
         (4, (2, 3, 19), (3,), (1, 1)),
         (2, (1, 3, 10), (5,), (2, 0)),
@@ -126,8 +126,8 @@ def test_other_windows_against_torch(tile, shape, window, pads):
     [
         (4, (1, 3, 12, 19), (3, 3), (2, 2), (1, 1, 1, 1)),
         pytest.param(2, (2, 2, 11, 10), (5, 5), (2, 2), (2, 0, 1, 2), marks=pytest.mark.slow),
-        (2, (1, 2, 10, 9), (3, 3), (2, 1), (0, 1, 0, 0)),
-        (4, (1, 2, 3, 17), (1, 5), (1, 2), (0, 2, 0, 1)),
+        pytest.param(2, (1, 2, 10, 9), (3, 3), (2, 1), (0, 1, 0, 0), marks=pytest.mark.slow),
+        pytest.param(4, (1, 2, 3, 17), (1, 5), (1, 2), (0, 2, 0, 1), marks=pytest.mark.slow),
         (6, (1, 2, 31), (3,), (2,), (1, 0)),
         (2, (1, 2, 16), (3,), (2,), (0, 0)),
     ],
@@ -188,8 +188,14 @@ PADS = ((1, 1), (1, 1))
 SPOILT = {"one large": 1e5, "nan": np.nan, "infinite": np.inf, "near the end": 1e37, "at the end": -3e38}
 
 
-@pytest.mark.parametrize("tile", [2, 4])
-@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.parametrize(
+    "tile,kind",
+    [
+        (2, "nan"),
+        *((4, k) for k in SPOILT),
+        *(pytest.param(2, k, marks=pytest.mark.slow) for k in SPOILT if k != "nan"),
+    ],
+)
 def test_what_does_not_see_an_element_does_not_change(tile, kind):
     """Outputs whose window has no part in it are as they would be without it, up to the error of even tiles."""
     x, w = numbers(1, 5, 13, 14), numbers(3, 5, 3, 3, seed=1)

@@ -41,6 +41,7 @@ def both(op, *arrays, rtol=1e-6, **options):
     return host[0]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", INTEGERS + FLOATS)
 @pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Mod", "Max"])
 def test_two_inputs_in_every_type(op, kind):
@@ -50,6 +51,7 @@ def test_two_inputs_in_every_type(op, kind):
     assert made.shape == (3, 5, 4) and made.dtype == NUMPY_TYPES[kind]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", FLOATS)
 @pytest.mark.parametrize("op", ["Exp", "Tanh", "Erf", "Sqrt"])
 def test_one_input_in_every_float(op, kind):

@@ -45,6 +45,7 @@ def test_a_constant_needs_one_value():
         run_node("Constant")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", ["int16", "int32", "int64", "float32", "float64", "float16"])
 @pytest.mark.parametrize(("start", "limit", "step"), [(0, 10, 3), (10, 0, -3), (5, 5, 1), (0, -1, 1), (-3, 3, 2)])
 def test_ranges(start, limit, step, kind):

@@ -24,6 +24,7 @@ def test_onnx_case_compiled(case):
     assert check_case(case, constants=False)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint64"])
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 def test_shifts_past_the_width(kind, direction):

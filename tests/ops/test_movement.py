@@ -161,6 +161,7 @@ def test_slice_of_named_sizes():
     assert unknown.shape[1] == 5 and unknown.rank == 2
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
 @pytest.mark.parametrize("pads", [(0, 1, 2, 0), (3, 0, 5, 4), (2, 9, 1, 11), (0, 0, 0, 0)])
 def test_pad(mode, pads):
@@ -176,6 +177,7 @@ def test_pad_less_than_nothing_crops_first(mode):
     exact("Pad", [x, ints(-1, 2, 2, -2)], wanted, mode=mode)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
 @pytest.mark.parametrize("shape, before, after", [((3, 9, 56), 3, 3), ((2, 5, 67), 4, 2), ((7, 33), 0, 5)])
 def test_pad_of_long_rows(mode, shape, before, after):

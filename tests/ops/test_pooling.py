@@ -29,6 +29,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("sizes,kernel,strides,pads", SHAPES)
 @pytest.mark.parametrize("ceil", [0, 1])
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -54,6 +55,7 @@ def test_max_pool_against_torch(sizes, kernel, strides, pads, ceil, dilation):
     check_symbolic("MaxPool", [x], {(0, 0): "n", (0, 2): "h"}, **attributes)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("strides", [(1, 1), (2, 1), (3, 4)])
 @pytest.mark.parametrize("dilation", [1, 2])
 def test_large_windows_that_overlap(strides, dilation):
@@ -88,6 +90,7 @@ def test_max_pool_of_integers(dtype):
     check_node("MaxPool", [x], wanted, rtol=0, atol=0, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("sizes,kernel,strides,pads", SHAPES)
 @pytest.mark.parametrize("ceil", [0, 1])
 @pytest.mark.parametrize("include", [0, 1])

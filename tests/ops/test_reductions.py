@@ -34,6 +34,7 @@ MEANINGS = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axes", [[0], [-1], [0, 2], [2, 1, 0], None])
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean"])
@@ -43,6 +44,7 @@ def test_axes(op, axes, keepdims):
     check_node(op, [x] if axes is None else [x, np.array(axes)], wanted, keepdims=keepdims)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64", "int32", "int64", "uint32"])
 @pytest.mark.parametrize("op", MEANINGS)
 def test_types(op, kind):
@@ -113,6 +115,7 @@ def test_places_in_odd_sizes(kind):
         np.testing.assert_array_equal(compiled[0], wanted)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("exclusive", [0, 1])

@@ -24,6 +24,7 @@ def sizes(*values):
     return np.array(values, np.int64)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(4, 9), (10, 3), (1, 1)])
@@ -89,6 +90,7 @@ def test_indices_of_nearest_elements_are_a_line():
 # --------------------------------------------------------------------------------------------------------- sampling
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])

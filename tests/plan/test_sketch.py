@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.core.errors import ScheduleError
@@ -35,7 +35,6 @@ def test_a_space_that_is_too_large_is_thinned_out_evenly() -> None:
     assert len(one.columns(most=1)["a"]) == 1
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(1, 500))
 def test_thinning_keeps_to_the_limit_and_to_the_choices(lengths: list[int], most: int) -> None:
     one = sketch({f"k{i}": tuple(range(10, 10 + length)) for i, length in enumerate(lengths)})
@@ -104,7 +103,6 @@ def test_a_knob_without_a_choice_is_refused() -> None:
         sketch({"a": (1,), "b": ()})
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 64), min_size=1), st.floats(1e-7, 1.0))
 def test_the_cost_around_a_rule_is_least_at_the_rule(rule: dict[str, int], seconds: float) -> None:
     one = sketch(

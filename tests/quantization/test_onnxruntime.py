@@ -37,6 +37,7 @@ def expected(path, given):
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, given)[0]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("make", [convnet, dense])
 @pytest.mark.parametrize("form", ["QDQ", "QOperator"])
 @pytest.mark.parametrize(

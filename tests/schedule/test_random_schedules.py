@@ -32,7 +32,7 @@ def _intrinsics():
 PHASES = tuple(Phase) if FULL else (Phase.explicit, Phase.generate)
 
 
-@settings(max_examples=600 if FULL else 80, phases=PHASES, suppress_health_check=list(HealthCheck))
+@settings(max_examples=600 if FULL else 40, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_random_schedule_keeps_the_meaning(data):
     """Hypothesis chooses."""

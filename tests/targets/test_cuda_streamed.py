@@ -30,6 +30,7 @@ def scheduled(rows, n, k, adds=False):
     return check(inputs, output, reference, constants=[inputs[1]], tolerance=1e-3, races=False)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize(
     "rows, n, k",

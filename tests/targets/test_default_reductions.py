@@ -25,6 +25,7 @@ def reduced(shape, axes, reduce=te.sum):
     return te.create_schedule(out.op), a, out
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "shape,axes",
     [

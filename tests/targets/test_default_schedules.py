@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.conftest import FULL
 from tests.schedule.checking import assert_same, check_compiled, run
 from tests.schedule.random_programs import HypothesisSource, Source, arguments_of, draw_program
 from weft import te
@@ -34,7 +35,10 @@ def check_random(source: Source, seed: int) -> None:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink]
+    max_examples=200 if FULL else 20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
 )
 @given(st.data(), st.integers(0, 1 << 20))
 def test_random_programs_keep_their_meaning(data, seed):
@@ -81,6 +85,7 @@ def matmul(m, n, k, transposed=False):
     return [a, b, bias], d
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("size", [(32, 64, 48), (5, 7, 9), (1, 100, 33), (33, 10, 64), (64, 1, 16)])
@@ -134,6 +139,7 @@ def convolution(channels, size, filters, kernel, stride, pad, depthwise=False):
     return [x, w, bias], done
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize(
     "case",

@@ -34,6 +34,7 @@ def is_turned(schedule, target=NATIVE):
     return "store_transposed" in text
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("shape", [(64, 64), (33, 17), (5, 100), (197, 12), (6, 5), (3, 40), (16, 1)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 def test_matrices(shape, dtype):

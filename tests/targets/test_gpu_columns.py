@@ -145,6 +145,7 @@ def weighed_schedule(before="norm", n=48, k=256, target=ROOMY, dtype="float32"):
     return check(inputs, output, reference, target, constants=[inputs[1]], tolerance=1e-3)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("before", ["norm", "chain"])
 @pytest.mark.parametrize("n, k, dtype", [(48, 256, "float32"), (64, 192, "bfloat16"), (8, 2048, "float32")])
 def test_each_block_computes_the_row(before, n, k, dtype):

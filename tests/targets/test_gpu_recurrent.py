@@ -130,6 +130,7 @@ def test_short_sums_stay_with_single_threads():
     assert kernels_of_a_step(check(*lstm(2, 2, 8))) == 3
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("build", [lstm, gru])
 @pytest.mark.parametrize("sizes", [(5, 1, 650), (4, 3, 64), (3, 40, 33)])
 def test_opencl(build, sizes):

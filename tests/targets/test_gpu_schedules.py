@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import FULL
 from tests.schedule.checking import assert_same, run
 from tests.schedule.random_programs import HypothesisSource, Source, arguments_of, draw_program
 from weft import te
@@ -59,7 +60,10 @@ def check_random(source, seed):
 
 
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate, Phase.shrink]
+    max_examples=60 if FULL else 10,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
 )
 @given(st.data(), st.integers(0, 1 << 20))
 def test_random_programs_keep_their_meaning(data, seed):
@@ -202,6 +206,7 @@ def matmul(m, n, k, turned=False, dtype="float32"):
     return [a, b, bias], output, lambda x, y, z: x @ (y.T if turned else y) * 0.5 + z
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(("m", "n", "k"), [(32, 48, 24), (33, 50, 27), (4, 64, 64)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products(m, n, k, turned):

@@ -59,6 +59,7 @@ CASES = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", CASES)
 def test_any_point_means_the_same(name, seed):

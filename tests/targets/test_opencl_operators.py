@@ -77,7 +77,7 @@ def check_portion(cases, target):
 
 @pytest.mark.parametrize(
     "number",
-    [number if number % 3 == 0 else pytest.param(number, marks=pytest.mark.slow) for number in range(PORTIONS)],
+    [number if number % 6 == 0 else pytest.param(number, marks=pytest.mark.slow) for number in range(PORTIONS)],
 )
 def test_every_operator_on_opencl(number):
     target = opencl()

@@ -13,6 +13,7 @@ import pytest
 
 import weft
 from tests.codegen.c_support import opencl
+from tests.conftest import FULL
 from tests.schedule.checking import assert_same, follow, run, scopes_fit, try_step, uses_threads
 from tests.schedule.intrinsics import declare_intrinsics
 from tests.schedule.random_programs import Source, arguments_of, draw_program
@@ -93,11 +94,11 @@ def check_seeds(seeds, check, least):
 
 
 def test_barriers_leave_no_races():
-    check_seeds(range(100), check_barriers, 40)
+    check_seeds(range(100 if FULL else 50), check_barriers, 40 if FULL else 20)
 
 
 def test_opencl_computes_the_same():
-    check_seeds(range(1000, 1040), check_opencl, 15)
+    check_seeds(range(1000, 1040 if FULL else 1020), check_opencl, 15 if FULL else 7)
 
 
 HALVES = """

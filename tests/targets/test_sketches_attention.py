@@ -98,6 +98,7 @@ CASES = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("heads_inside", [0, 1])
 def test_the_default_point(name, heads_inside):
@@ -189,6 +190,7 @@ def attention_model(length, mask: bool) -> Graph:
     return b.finish(b.node("Add", b.node("MatMul", mixed, b.normal(24, 24, scale=0.2)), x))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("length", [16, 50, 77])
 @pytest.mark.parametrize("mask", [False, True])
 def test_models_through_one_kernel(length, mask):

@@ -121,6 +121,7 @@ CHANGES: list[Point] = [
 ]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_point_computes_the_convolution(kind, change):

@@ -136,6 +136,7 @@ SHAPES = [(1, 18, 33), (1, 1000, 40), (2, 5, 7), (7, 100, 31), (9, 47, 64), (35,
           (48, 49, 5)]  # fmt: skip
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("constant", [True, False])
 def test_shapes(shape: tuple[int, int, int], constant: bool) -> None:
@@ -144,12 +145,14 @@ def test_shapes(shape: tuple[int, int, int], constant: bool) -> None:
     check(constant, m=m, n=n, k=k)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("transposed", [(False, True), (True, False), (True, True)])
 @pytest.mark.parametrize("constant", [True, False])
 def test_transposed_operands(transposed: tuple[bool, bool], constant: bool) -> None:
     check(constant, m=21, n=37, k=19, transposed=transposed)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("epilogue", ["none", "bias", "transpose"])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("batch", [(3,), (2, 1, 3)])

@@ -79,6 +79,7 @@ def random(shape: list[int | None], kind: str) -> Any:
 SHAPES = [(5, 18, 131), (12, 7, 36), (32, 32, 64), (33, 50, 70), (1, 200, 64), (2, 5, 9), (64, 100, 40)]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("shape", SHAPES if X86 else SHAPES[:2])
 @pytest.mark.parametrize("constant", [True, False])
 def test_edges_in_every_dimension(shape: tuple[int, int, int], constant: bool) -> None:

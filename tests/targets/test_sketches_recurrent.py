@@ -63,6 +63,7 @@ def test_steps(sizes: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("op,gates,more", [("LSTM", 4, {}), ("GRU", 3, {}), ("GRU", 3, {"linear_before_reset": 1})])
 @pytest.mark.parametrize("batch,hidden", [(1, 24), (3, 21), (6, 40)])
 @pytest.mark.parametrize("fixed", [True, False])

@@ -100,6 +100,7 @@ CHANGES: list[Point] = [
 ]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("change", CHANGES, ids=range(len(CHANGES)))
 @pytest.mark.parametrize("at", [0, 2, 4])
 def test_every_point_computes_the_convolution(at, change):
@@ -107,6 +108,7 @@ def test_every_point_computes_the_convolution(at, change):
         check(GROUPED[at])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("target", NARROWER)
 @pytest.mark.parametrize("graph", GROUPED[:3])
 def test_groups_on_machines_with_narrower_vectors(graph, target):
@@ -161,6 +163,7 @@ def test_windows_over_single_channels(name, graph):
     assert len(planned(graph, "rows", "window")) == 1
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("target", NARROWER)
 @pytest.mark.parametrize("graph", [*WINDOWS["rows"][:2], WINDOWS["window"][0]])
 def test_windows_on_machines_with_narrower_vectors(graph, target):
@@ -190,6 +193,7 @@ def test_where_lanes_cannot_be_off_the_last_tile_starts_early(graph):
         check(graph, machine, threads=2)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("graph", CUT[:5])
 @pytest.mark.parametrize("only", ["rows", "register tile"])
 def test_each_sketch_of_rows_that_are_cut(graph, only):
@@ -231,6 +235,7 @@ def test_rows_share_what_the_taps_read():
     assert Taps(3, gap=2).read(2) == 6 and Taps(3, step=2).read(2) == 5
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "inputs,outputs,groups,window,more",
     [

@@ -170,14 +170,21 @@ def test_vectors_that_two_to_four_do_not_divide_are_one_panel():
 
 
 @needs_lanes
-@pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
-@pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize(
+    "tile,layout",
+    [
+        pytest.param(tile, layout, id=f"{tile}-{name}", marks=[pytest.mark.slow] * (tile == 2 and name != "blocks"))
+        for tile in (2, 4)
+        for name, layout in (("plain", None), ("blocks", Layout(LANES, PLAIN)), ("border", Layout(LANES, RIM)))
+    ],
+)
 @pytest.mark.parametrize("sizes,point", list(zip([*SIZES, SIZES[0]], POINTS)))
 def test_every_point_computes_the_convolution(sizes, point, tile, layout):
     made, want = run_sketch(sizes, tile, layout, point)
     np.testing.assert_allclose(made, want, atol=2e-5 * np.abs(want).max())
 
 
+@pytest.mark.thin(2)
 @needs_lanes
 @pytest.mark.parametrize("border", [PLAIN, RIM], ids=["blocks", "border"])
 @pytest.mark.parametrize("channels,features", [(1, 1), (1, 2), (2, 1)])
@@ -208,6 +215,7 @@ def spoil(x):
     x[-1, 0, 4, 4] = 1e37
 
 
+@pytest.mark.thin(2)
 @needs_lanes
 @pytest.mark.parametrize("layout", [None, Layout(LANES, PLAIN), Layout(LANES, RIM)], ids=["plain", "blocks", "border"])
 @pytest.mark.parametrize("tile,point", [(4, {}), (2, POINTS[1])])
@@ -397,6 +405,7 @@ def test_a_model_with_several_in_a_row(layout):
         np.testing.assert_allclose(made, want, atol=3e-5 * np.abs(want).max())
 
 
+@pytest.mark.thin(2)
 @needs_lanes
 @pytest.mark.parametrize(
     "window,size,stride",

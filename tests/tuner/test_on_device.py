@@ -67,6 +67,7 @@ def target(monkeypatch, tmp_path):
         gc.collect()
 
 
+@pytest.mark.slow
 @needs_nvrtc
 def test_what_is_fastest_in_the_whole_model_is_used(target, tmp_path, monkeypatch, caplog):
     """Kernels are changed in the model without compiling it again; another form is searched, and left again."""

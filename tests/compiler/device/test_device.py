@@ -260,7 +260,7 @@ def test_no_memory_is_an_error_that_says_so():
         opencl().device().allocate(1 << 50)
 
 
-@pytest.mark.parametrize("name", ["dqn", "dcgan"])
+@pytest.mark.parametrize("name", ["dqn", pytest.param("dcgan", marks=pytest.mark.slow)])
 def test_built_in_models(name):
     check_built_in(name)
 

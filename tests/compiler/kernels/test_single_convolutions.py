@@ -117,6 +117,7 @@ def merged_shapes(module) -> list[list[int]]:
     return [[int_value(size) for size in buffer.shape] for buffer in launch.kernel.scheduled.buffers]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(
     "image,group",
@@ -145,6 +146,7 @@ def test_places_of_other_convolutions_are_not(image, filters, attributes):
     assert not any(shape[2:3] == [1] and len(shape) == 4 and shape[3] > 20 for shape in merged_shapes(module))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("other", [(1, 21, 12, 20), (1, 21, 1, 1), (1,), (12, 20), (20,), (1, 21, 12, 1)])
 @pytest.mark.parametrize("constant", [False, True])
 def test_what_is_added_to_a_pointwise_convolution(other, constant):
@@ -194,6 +196,7 @@ def test_a_depthwise_convolution_alone(case):
     check(convolution(image, kernel=kernel, group=image[1], bias=after, relu=after, **given), threads=1 + after)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("target", lesser(x86=("-avx512f", "-avx", "-avx512bw")))
 @pytest.mark.parametrize("case", ["plain", "stride 2", "stride 2, odd", "dilated", "much uneven padding"])
 def test_a_depthwise_convolution_on_lesser_machines(case, target):

@@ -33,6 +33,7 @@ def skips(module) -> bool:
     return any("skip_zeros" in repr(one.kernel.scheduled) for one in module.specializations[0].launches)
 
 
+@pytest.mark.thin(3)
 @VECTORS
 @pytest.mark.parametrize("n", [512, 700, 1001])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -95,6 +96,7 @@ def recurrence(op: str, gates: int, initial: bool, bad: float | None = None, ste
     return Graph("steps", list(b.inputs), list(made), b.nodes, b.constants)
 
 
+@pytest.mark.thin(3)
 @VECTORS
 @pytest.mark.parametrize("op, gates", [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 @pytest.mark.parametrize("initial, bad", [(False, None), (True, None), (False, np.inf), (False, np.nan)])

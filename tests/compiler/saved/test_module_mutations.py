@@ -91,5 +91,5 @@ def run_child(folder: Path, first: int, stride: int) -> dict[str, int]:
 
 def test_mutated_manifests_touch_no_other_memory(saved):
     """A share of all mutations; `make test-full` tries every one."""
-    counts = run_child(saved, 5, 1 if FULL else 23)
+    counts = run_child(saved, 5, 1 if FULL else 61)
     assert counts["refused"] > 100 and counts["right"] > 5

@@ -6,6 +6,7 @@ from onnx import helper
 
 import weft.onnx_backend as backend
 from benchmarks import conformance
+from tests.conftest import FULL
 from tests.frontends.onnx.models import classifier, model, node
 from weft.core.errors import FrontendError, WeftError
 
@@ -52,8 +53,8 @@ def test_devices_and_refusals():
 
 @pytest.fixture(scope="module")
 def sample():
-    """Every twenty-third case, of all kinds."""
-    return conformance.find_cases()[::23]
+    """Every sixty-first case, of all kinds; of the full suite, every twenty-third."""
+    return conformance.find_cases()[:: 23 if FULL else 61]
 
 
 def test_a_sample_of_the_onnx_tests_has_no_wrong_values(sample):

@@ -52,6 +52,7 @@ def parts(kind="float32", rows=3, counts=(4, 2, 2), size=8, bias=False, heads=Tr
     return b.finish(*made)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "nbits"])
 @pytest.mark.parametrize("bias,rows", [(False, 1), (True, 3)])
 def test_heads_are_read_from_one_product(kind, bias, rows):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from tests.conftest import FULL
 from weft.compiler.passes import for_target, optimize
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
@@ -153,6 +154,7 @@ def chain(middle: Callable[[Builder, Value, int], Value], count: int = 6, output
     return b.finish(x, names=["out"])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("lanes", (4, 8, 16))
 @pytest.mark.parametrize("name", KEEPERS)
 def test_operators_that_keep_channels_are_padded(name: str, lanes: int):
@@ -251,7 +253,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, int]:
     return b.finish(*(names or [b.relu(x)])), lanes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200 if FULL else 20, deadline=None)
 @given(graphs())
 def test_random_graphs(drawn: tuple[Graph, int]):
     graph, lanes = drawn

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import FULL
 from tests.graph.strategies import arrays_for, graphs, same_meaning, unchanged
 from tests.graph.verifier import verify_graph
 from weft.core.model import MOST_FUSED_INPUTS, MOST_FUSED_NODES
@@ -24,7 +25,7 @@ from weft.graph.text import constant_table, format_graph, parse_graph
 
 EXACT = (infer, fold, common, dead)
 LOOSE = (simplify, fold_batch_norm, normalize)
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=200 if FULL else 20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("step", [*EXACT, *LOOSE], ids=lambda f: f.__name__)
