@@ -46,6 +46,16 @@ def fingerprint_file(descriptor: int, size: int) -> bytes:
     return _root(size, lambda start: os.pread(descriptor, min(LEAF_BYTES, size - start), start))
 
 
+def mark(array: Any) -> int:
+    """What tells in this process whether an array's bytes are the same as before.
+
+    Python's own keyed hash of bytes, whose key is this process's secret: nine times as fast as SHA-256 where a processor
+    has no instructions for that.
+    """
+    pieces = [array] if array.nbytes <= LEAF_BYTES else _pieces(array)
+    return hash((array.nbytes, *(hash(piece.tobytes()) for piece in pieces)))
+
+
 def checksum(data: memoryview | int, size: int) -> str:
     """What tells that the first bytes of a memory, or of an open file (by its descriptor), are whole."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from weft.core import model
 from weft.core.errors import WeftError
 from weft.graph.ir import Array, Graph, Value
-from weft.runtime.fingerprint import fingerprint
+from weft.runtime.fingerprint import mark
 
 Reload = Callable[[], Mapping[str, Array]]
 
@@ -22,7 +22,7 @@ class ReloadedConstants(Mapping[Value, Array]):
     def __init__(self, constants: Mapping[Value, Array], held: Collection[int], reload: Reload) -> None:
         self._values = tuple(constants)
         self._here = dict(constants)
-        self._known: dict[Value, bytes] = {}
+        self._known: dict[Value, int] = {}
         self._reload = reload
         self.drop(held)
 
@@ -30,7 +30,7 @@ class ReloadedConstants(Mapping[Value, Array]):
         """Lets go of large arrays that are here, but those whose ids are given."""
         gone = [v for v, a in self._here.items() if a.nbytes > model.STAYING_BYTES and id(a) not in held]
         for value in gone:
-            self._known[value] = fingerprint(self._here.pop(value))
+            self._known[value] = mark(self._here.pop(value))
 
     def __getitem__(self, value: Value) -> Array:
         if value in self._known and value not in self._here:
@@ -53,7 +53,7 @@ class ReloadedConstants(Mapping[Value, Array]):
         """Takes back the arrays, by name, from whoever has them."""
         for value, known in self._known.items():
             array = found.get(value.name)
-            if array is None or fingerprint(array) != known:
+            if array is None or mark(array) != known:
                 raise WeftError(
                     f"the constant {value.name!r} is not what it was when the model was compiled: the model's file was "
                     "changed or replaced since; compile it again"

@@ -117,13 +117,14 @@ def _convolution(node: Node, maker: Node, weight: Array, affine: _Affine, scope:
     if maker.op == "Conv":
         if weight.shape[0] != len(affine.scale):
             return None
-        scaled = weight.astype(np.float64) * affine.scale.reshape(-1, *[1] * (weight.ndim - 1))
+        parted, scale = weight, affine.scale.reshape(-1, *[1] * (weight.ndim - 1))
     else:
         groups = int(maker.attributes.get("group", 1))
-        parted = weight.astype(np.float64).reshape(groups, -1, *weight.shape[1:])
         if groups * weight.shape[1] != len(affine.scale):
             return None
-        scaled = parted * affine.scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+        parted = weight.reshape(groups, -1, *weight.shape[1:])
+        scale = affine.scale.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+    scaled = np.multiply(parted, scale, dtype=np.float64)
     before = 0.0 if bias is None else bias.astype(np.float64)
     return _rebuilt(node, maker, scaled.reshape(weight.shape), before * affine.scale + affine.shift, scope)
 
@@ -152,7 +153,7 @@ def _product(node: Node, maker: Node, weight: Array, affine: _Affine, scope: Sco
     turned = bool(maker.attributes.get("transB", 0))
     if weight.shape[0 if turned else 1] != len(affine.scale):
         return None
-    scaled = weight.astype(np.float64) * (affine.scale.reshape(-1, 1) if turned else affine.scale)
+    scaled = np.multiply(weight, affine.scale.reshape(-1, 1) if turned else affine.scale, dtype=np.float64)
     given = maker.inputs[2] if len(maker.inputs) > 2 else None
     bias = scope.constant(given)
     if given is not None and bias is None:

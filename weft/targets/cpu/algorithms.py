@@ -301,13 +301,15 @@ def error_of(weight: Array, tile: int, strides: Sequence[int] = (1, 1)) -> float
     that do not read it, and all of a model's error is allowed).
     """
     weight = weight.reshape(*weight.shape, *[1] * (4 - weight.ndim))
-    order = np.argsort(np.abs(weight).max(axis=(1, 2, 3), initial=0.0), kind="stable")
+    least, most = (take(axis=(1, 2, 3), initial=0.0) for take in (weight.min, weight.max))
+    largest = np.maximum(most, -least)
+    order = np.argsort(largest, kind="stable")
     half = model.SAMPLE_OUTPUTS // 2
     chosen = order if len(order) <= model.SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
     sample = weight[chosen]
     with np.errstate(all="ignore"):
         transformed = transform_weight(sample, tile, strides)
-        if not (np.isfinite(transformed).all() and np.abs(weight).max(initial=0.0) <= MOST_WEIGHT):
+        if not (np.isfinite(transformed).all() and largest.max(initial=0.0) <= MOST_WEIGHT):
             return np.inf
         random = np.random.default_rng(0)
         sides = winograd.sides_of(tile, weight.shape[2:], strides)
