@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.core.knobs import knobs
-from weft.runtime.fingerprint import LEAF_BYTES, checksum, fingerprint
+from weft.runtime.fingerprint import LEAF_BYTES, checksum, fingerprint, mark
 
 
 def reference(data: bytes) -> bytes:
@@ -114,3 +114,14 @@ def test_a_checksum_finds_damage_in_memory_and_in_a_file(tmp_path):
         data[place] ^= 4
     swapped = bytes(data[LEAF_BYTES : 2 * LEAF_BYTES] + data[:LEAF_BYTES] + data[2 * LEAF_BYTES :])
     assert checksum(memoryview(swapped), len(data)) != whole == checksum(memoryview(data), len(data))
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (0, 3), (300, 1200), (1200, 300, 2)])
+def test_a_mark_sees_every_change_and_no_order_in_memory(shape):
+    data = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    assert mark(data) == mark(np.asfortranarray(data)) == mark(data.copy())
+    for at in (0, data.size // 2, data.size - 1) if data.size else ():
+        changed = data.copy().reshape(-1)
+        changed[at] *= -1
+        assert mark(changed.reshape(shape)) != mark(data)
+    assert mark(data) != mark(np.concatenate([data.reshape(-1), np.zeros(1, "float32")]))

@@ -66,9 +66,8 @@ def lighten(graph: Graph, held: Collection[int], reload: Reload) -> Graph:
     if isinstance(graph.constants, ReloadedConstants):
         graph.constants.drop(held)
         return graph
-    if all(a.nbytes <= model.STAYING_BYTES or id(a) in held for a in graph.constants.values() if a.dtype != object):
-        return graph
-    if any(a.dtype == object for a in graph.constants.values()):
+    arrays = graph.constants.values()
+    if any(a.dtype == object for a in arrays) or all(a.nbytes <= model.STAYING_BYTES or id(a) in held for a in arrays):
         return graph
     made = Graph(graph.name, graph.inputs, graph.outputs, graph.nodes)
     made.constants = ReloadedConstants(graph.constants, held, reload)
