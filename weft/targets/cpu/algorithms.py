@@ -301,8 +301,7 @@ def error_of(weight: Array, tile: int, strides: Sequence[int] = (1, 1)) -> float
     that do not read it, and all of a model's error is allowed).
     """
     weight = weight.reshape(*weight.shape, *[1] * (4 - weight.ndim))
-    least, most = (take(axis=(1, 2, 3), initial=0.0) for take in (weight.min, weight.max))
-    largest = np.maximum(most, -least)
+    largest = np.maximum(weight.max(axis=(1, 2, 3), initial=0.0), -weight.min(axis=(1, 2, 3), initial=0.0))
     order = np.argsort(largest, kind="stable")
     half = model.SAMPLE_OUTPUTS // 2
     chosen = order if len(order) <= model.SAMPLE_OUTPUTS else np.concatenate([order[:half], order[-half:]])
