@@ -92,9 +92,11 @@ class _Digits:
     def __init__(self, layout: Layout, rows: tuple[int, ...], x: te.Tensor) -> None:
         self.layout, self.x, self.rank = layout, x, len(rows)
         blocks, block, each = layout.blocks, layout.block, layout.each
-        k = [te.reduce_axis(block, name) for name in ("top_k", "sum_k")]
-        self.top = te.stage((*rows, blocks), lambda *at: te.max(te.abs(self.element(*at, k[0].var)), axis=k[0]), TOP)
-        self.total = te.stage((*rows, blocks), lambda *at: te.sum(self.element(*at, k[1].var), axis=k[1]), SUM)
+        i, k = te.reduce_axis(block, "top_k"), te.reduce_axis(block, "sum_k")
+        self.top = te.stage(  # as bits without a sign, which are ordered as numbers are: above all what is no number
+            (*rows, blocks), lambda *at: te.max(te.reinterpret(te.abs(self.element(*at, i.var)), "int32"), axis=i), TOP
+        )
+        self.total = te.stage((*rows, blocks), lambda *at: te.sum(self.element(*at, k.var), axis=k), SUM)
         self.fixed = te.stage((*rows, blocks, block), self.whole, FIXED)
         self.digits = te.stage((*rows, blocks, layout.digits, each, layout.groups, 4), self.digit, DIGITS)
 
@@ -104,7 +106,7 @@ class _Digits:
 
     def largest(self, *at: Any) -> Expr:
         """The largest element of a block, by which others are measured."""
-        return te.maximum(self.top[at], te.const(LEAST, "float32"))
+        return te.maximum(te.reinterpret(self.top[at], "float32"), te.const(LEAST, "float32"))
 
     def unit(self, *at: Any) -> Expr:
         """What 1 of a whole number is worth. Of what is infinite or no number the product with 0 is no number."""
@@ -142,9 +144,7 @@ def _products(layout: Layout, rows: tuple[int, ...], digits: te.Tensor, codes: t
         shifted = byte(b, g, n, t) >> (p * bits).astype("uint8")
         return (shifted & te.const((1 << bits) - 1, "uint8")).astype(kind)
 
-    wide = None
-    if bits < 8:
-        wide = te.stage((layout.blocks, layout.each, layout.groups, layout.features, 4), code, CODES)
+    wide = te.stage((layout.blocks, layout.each, layout.groups, layout.features, 4), code, CODES) if bits < 8 else None
 
     def product(*at: Any) -> Any:
         b, number, n = at[rank:]
