@@ -123,7 +123,15 @@ def _walk(unit: Unit, shape: Shape) -> Walk:
     size = int(shape.weight.buffer.dtype.bytes)
     column = unit.facts.depth * extent(shape.lane) * size
     pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
-    return walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
+    walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
+    return replace(walk, row=_stored_row(unit, shape))
+
+
+def _stored_row(unit: Unit, shape: Shape) -> int:
+    """The pixels of a row of the result, where neighbours along it are stored side by side; else 0."""
+    if shape.place is None or shape.depthwise or shape.phase is not None:
+        return 0
+    return extent(shape.place) if nest.result_step(unit, shape.place.var) == 1 else 0
 
 
 def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int) -> Walk:
@@ -158,6 +166,8 @@ class Walk:
     near: int
     lines: float = 1.0
     clash: bool = False
+    row: int = 0
+    """The pixels of a row of a result that is stored plainly; 0 where it lies in blocks."""
 
     def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
@@ -167,6 +177,7 @@ class Walk:
             self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
+        stores = stores + vectors * high * model.LANES_STORED * model.row_cycles(wide, self.row)
         waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * lines
         return issued + waits + stores / self.depth
 
