@@ -124,7 +124,7 @@ def _walk(unit: Unit, shape: Shape) -> Walk:
     column = unit.facts.depth * extent(shape.lane) * size
     pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
     walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
-    return replace(walk, row=_stored_row(unit, shape))
+    return replace(walk, row=_stored_row(unit, shape), lanes=extent(shape.lane))
 
 
 def _stored_row(unit: Unit, shape: Shape) -> int:
@@ -167,7 +167,8 @@ class Walk:
     lines: float = 1.0
     clash: bool = False
     row: int = 0
-    """The pixels of a row of a result that is stored plainly; 0 where it lies in blocks."""
+    """The pixels of a row of a result that is stored plainly, one for each of so many `lanes`; 0 where it is not."""
+    lanes: int = 0
 
     def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
@@ -177,7 +178,7 @@ class Walk:
             self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
-        stores = stores + vectors * high * model.LANES_STORED * model.row_cycles(wide, self.row)
+        stores = stores + vectors * high * self.lanes * model.row_cycles(wide, self.row)
         waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * lines
         return issued + waits + stores / self.depth
 
