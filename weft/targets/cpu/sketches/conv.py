@@ -124,14 +124,9 @@ def _walk(unit: Unit, shape: Shape) -> Walk:
     column = unit.facts.depth * extent(shape.lane) * size
     pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
     walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
-    return replace(walk, row=_stored_row(unit, shape), lanes=extent(shape.lane))
-
-
-def _stored_row(unit: Unit, shape: Shape) -> int:
-    """The pixels of a row of the result, where neighbours along it are stored side by side; else 0."""
-    if shape.place is None or shape.depthwise or shape.phase is not None:
-        return 0
-    return extent(shape.place) if nest.result_step(unit, shape.place.var) == 1 else 0
+    if shape.place is None or shape.depthwise or shape.phase or nest.result_step(unit, shape.place.var) != 1:
+        return walk
+    return replace(walk, row=extent(shape.place), lanes=extent(shape.lane))
 
 
 def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int) -> Walk:
