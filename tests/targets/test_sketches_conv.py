@@ -69,6 +69,16 @@ def test_what_tiles_are_chosen():
     assert tile(17, 17, 12, Walk(CORE, 1344, 2.0, 4))[0] == 3
 
 
+def test_rows_stored_plainly_cost_the_lines_that_they_meet():
+    wide = np.asarray([8, 14, 16, 28])
+    met = model.row_cycles(wide, 112) / model.LINE_STORED
+    assert np.allclose(met, [1, 1 + 48 / 64, 1, 1 + 96 / 64])  # whole halves and lines; the others begin anywhere
+    assert model.row_cycles(wide, 0) == 0
+    # Halves of lines are stored as often as whole ones would be, twice: a tile of fewer channels and more pixels.
+    assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8)) == (3, 1, 8)
+    assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8, row=112, lanes=16)) == (1, 1, 16)
+
+
 # ------------------------------------------------------------------------------------------------------ every point
 
 

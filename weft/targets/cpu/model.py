@@ -13,6 +13,7 @@ docs/schedules.md.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,8 +123,10 @@ a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for b
 LEAST_PASSES, LEAST_OWN = 4, 4
 """A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
 
-LANES_STORED = 16
-"""Pixels that are stored at once, and channels of a block that are stored apart where the result is plain."""
+LANES_STORED, LINE_STORED = 16, 10.0
+"""Pixels that are stored at once, and channels of a block that are stored apart where the result is plain; cycles for
+each line of a cache that a stored row of a tile meets. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48
+at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each."""
 
 MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
@@ -271,6 +274,15 @@ def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     While few instructions make up a tile, those of the tiles behind it run meanwhile.
     """
     return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
+
+
+def row_cycles(wide: Any, row: int, size: int = 4) -> Any:
+    """Cycles in which so many neighbours of a row are stored, a row of a tile that was turned; 0 for a row of none.
+
+    Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again.
+    """
+    apart = np.gcd(wide * size, math.gcd(row * size, LINE_BYTES))  # where in a line stores begin
+    return LINE_STORED * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
 
 
 def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False) -> Any:

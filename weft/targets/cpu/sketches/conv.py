@@ -123,7 +123,10 @@ def _walk(unit: Unit, shape: Shape) -> Walk:
     size = int(shape.weight.buffer.dtype.bytes)
     column = unit.facts.depth * extent(shape.lane) * size
     pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
-    return walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
+    walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
+    if shape.place is None or shape.depthwise or shape.phase or nest.result_step(unit, shape.place.var) != 1:
+        return walk
+    return replace(walk, row=extent(shape.place), lanes=extent(shape.lane))
 
 
 def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int) -> Walk:
@@ -158,6 +161,9 @@ class Walk:
     near: int
     lines: float = 1.0
     clash: bool = False
+    row: int = 0
+    """The pixels of a row of a result that is stored plainly, one for each of so many `lanes`; 0 where it is not."""
+    lanes: int = 0
 
     def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
@@ -167,6 +173,7 @@ class Walk:
             self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
+        stores = stores + vectors * high * self.lanes * model.row_cycles(wide, self.row)
         waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * lines
         return issued + waits + stores / self.depth
 

@@ -65,6 +65,12 @@ def compute_tile(unit: Unit, sums: Stage, final: Stage, at: Var, exact: bool = T
         sums.set_scope("local")
 
 
+def result_step(unit: Unit, variable: Var) -> int | None:
+    """How many elements further the result lies when an axis of a contraction goes on by one."""
+    facts = unit.facts if unit.epilogue is None else facts_of(unit.epilogue)
+    return facts.store_step(unit.to_epilogue.get(variable, variable))
+
+
 def phase_between(unit: Unit, place: Axis | None, others: Sequence[Axis]) -> Axis | None:
     """The axis whose elements lie between neighbours along another in the result; None where neighbours do.
 

@@ -83,7 +83,7 @@ def match(unit: Unit) -> Sketch | None:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
-        computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan)
+        computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan, columns["rows"])
         streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
         return seconds(slower * model.overlapped(computing, streaming) + packing, unit.target)
 
@@ -182,13 +182,17 @@ def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> A
     return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors)
 
 
-def _turned(unit: Unit, plan: TilePlan) -> float:
+def _turned(unit: Unit, plan: TilePlan, rows: Any) -> Any:
     """Cycles in which results are stored that do not lie along the lanes."""
     facts = unit.facts
     row = next((axis for axis in facts.spatial if axis.var is plan.row), None)
     if nest.phase_between(unit, row, [axis for axis in facts.spatial if axis.var not in (plan.row, plan.lane)]):
         return model.SCATTERED_CYCLES * facts.points
-    return 0.0 if facts.store_step(plan.lane) == 1 else model.TURNED_CYCLES * facts.points
+    if nest.result_step(unit, plan.lane) == 1:
+        return 0.0
+    if row is None or nest.result_step(unit, row.var) != 1:
+        return model.TURNED_CYCLES * facts.points
+    return facts.points / rows * model.row_cycles(rows, extent(row), facts.target.dtype.bytes)
 
 
 def _is_window(unit: Unit, plan: TilePlan) -> bool:
