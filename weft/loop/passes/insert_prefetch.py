@@ -4,8 +4,8 @@
         C[…] = C[…] + B[ramp(k*64, 1, 16)]           ->         prefetch(address(B[(k + 8)*64], "r"))
                                                                  C[…] = C[…] + B[ramp(k*64, 1, 16)]
 
-One fetch for each line of loads whose places move with the loop, in each round of short loops inside that move by a line
-or more: a window's rows. Past the end of the buffer a fetch has no effect.
+One fetch for each line of loads whose places move with the loop, in each round of short loops inside that move by a line:
+a window's rows. Past the end of the buffer a fetch has no effect.
 
 `["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
 of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
