@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from weft.core import model
 from weft.loop.interpreter import interpret
 from weft.loop.ir import For
 from weft.loop.parser import parse_func
-from weft.loop.passes.insert_prefetch import MOST_ROUNDS, insert_prefetch
+from weft.loop.passes.insert_prefetch import insert_prefetch
 from weft.loop.visit import walk_stmts
 
 WINDOW = """
@@ -37,7 +38,7 @@ def test_each_row_of_a_window_is_fetched():
     ]
 
 
-@pytest.mark.parametrize(("rows", "row"), [(3, 4), (MOST_ROUNDS + 1, 20)])
+@pytest.mark.parametrize(("rows", "row"), [(3, 4), (model.MOST_ROUNDS_FETCHED + 1, 20)])
 def test_rows_that_share_lines_or_are_many_are_not(rows, row):
     assert len(fetches(window(rows, row))) == 1
 

@@ -4,7 +4,7 @@
         C[…] = C[…] + B[ramp(k*64, 1, 16)]           ->         prefetch(address(B[(k + 8)*64], "r"))
                                                                  C[…] = C[…] + B[ramp(k*64, 1, 16)]
 
-One fetch for each line of loads whose places move with the loop, in each round of short loops inside that move by a line:
+One fetch for each line of loads whose places move with the loop, in each round of short loops inside that move by one:
 a window's rows. Past the end of the buffer a fetch has no effect.
 
 `["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from weft.core import model
 from weft.core.dtypes import INT32
 from weft.expr.nodes import (
     Address,
@@ -120,7 +121,7 @@ def _rounds(place: Expr, first: dict[Var, Expr], inside: Sequence[For], size: in
     found = [substitute(place, first)]
     for loop in inside:
         count = int_value(loop.extent)
-        if count is None or not 1 < count <= MOST_ROUNDS or not uses_any(place, {loop.var}):
+        if count is None or not 1 < count <= model.MOST_ROUNDS_FETCHED or not uses_any(place, {loop.var}):
             continue
         moved = [substitute(place, {**first, loop.var: index_expr(n)}) for n in range(count)]
         steps = [int_value(simplify(sub(target, moved[0]))) for target in moved]
@@ -128,9 +129,6 @@ def _rounds(place: Expr, first: dict[Var, Expr], inside: Sequence[For], size: in
             found = [add(target, index_expr(step or 0)) for target in found for step in steps]
     return found
 
-
-MOST_ROUNDS = 8
-"""Rounds of a short loop: a window has fewer rows."""
 
 LINE = 64
 """Bytes that one fetch brings."""
