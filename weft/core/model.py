@@ -226,3 +226,6 @@ COLLECTED_OBJECTS = 100_000
 NEAR_PEAK, FULL_WAVES, FEW_THREADS, LAUNCH_SECONDS = 0.6, 0.75, 0.25, 4e-6
 """What a kernel is said to wait for: the share of a peak that is near it, the part of all waves that should be full,
 the part of the threads below which latency is not hidden, what a launch that does little takes. Judgements."""
+
+MOST_ROUNDS_FETCHED = 8
+"""Rounds of a short loop that are fetched ahead together: a window has fewer rows. A judgement."""

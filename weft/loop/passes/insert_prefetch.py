@@ -4,7 +4,8 @@
         C[…] = C[…] + B[ramp(k*64, 1, 16)]           ->         prefetch(address(B[(k + 8)*64], "r"))
                                                                  C[…] = C[…] + B[ramp(k*64, 1, 16)]
 
-One fetch for each line of loads whose places move with the loop. Past the end of the buffer a fetch has no effect.
+One fetch for each line of loads whose places move with the loop, in each round of short loops inside that move by one:
+a window's rows. Past the end of the buffer a fetch has no effect.
 
 `["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
 of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
@@ -12,8 +13,9 @@ of B again and again and the next 7 read the next one, each fetches its share (a
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from weft.core import model
 from weft.core.dtypes import INT32
 from weft.expr.nodes import (
     Address,
@@ -80,36 +82,52 @@ class _Insert(Mutator):
 
 def _fetches(loop: For, name: str, distance: int) -> list[Stmt]:
     later: dict[object, Stmt] = {}
-    start: Expr | None = None
+    starts: dict[object, Expr] = {}
     ahead: Expr = add(loop.var, index_expr(distance))
     first: dict[Var, Expr] = {loop.var: ahead}
     hidden: set[Var | Buffer] = set()
+    inside: list[For] = []
     for s in walk_stmts(loop.body):
         if isinstance(s, For):
             first[s.var] = index_expr(0)  # where the loops inside begin
+            inside.append(s)
         elif isinstance(s, Let):
             hidden.add(s.var)
         elif isinstance(s, Allocate):
             hidden.add(s.buffer)
     seen: set[Expr] = set()
     parts = (part for s in walk_stmts(loop.body) for part in child_exprs(s))
-    singles: dict[int, Stmt] = {}
+    last: dict[object, tuple[int, Stmt]] = {}
     for e in (node for part in parts for node in walk_once(part, seen)):
         if not isinstance(e, Load) or e.buffer.name != name or e.buffer in hidden:
             continue
         place = e.indices[0].base if isinstance(e.indices[0], Ramp) else e.indices[0]
-        if place.dtype.lanes == 1 and uses_any(place, {loop.var}) and _is_plain(place, hidden):
-            target = substitute(place, first)
-            start = target if start is None else start
+        if place.dtype.lanes != 1 or not uses_any(place, {loop.var}) or not _is_plain(place, hidden):
+            continue
+        for number, target in enumerate(_rounds(place, first, inside, e.buffer.dtype.bytes)):
+            start = starts.setdefault(number, target)
             offset = int_value(simplify(sub(target, start)))
-            key = structural_key(target) if offset is None else offset * e.buffer.dtype.bytes // LINE
+            key = structural_key(target) if offset is None else (number, offset * e.buffer.dtype.bytes // LINE)
             fetch = Evaluate(Call("prefetch", (Address(e.buffer, (target,), "r"),), INT32))
             later.setdefault(key, fetch)
-            if offset is not None and place is e.indices[0]:
-                singles[offset] = fetch
-    if singles:  # numbers one by one begin anywhere in a line: the last one may be in another
-        later["last"] = singles[max(singles)]
-    return list(later.values())
+            if offset is not None and place is e.indices[0] and offset >= last.get(number, (offset,))[0]:
+                last[number] = (offset, fetch)
+    # Numbers one by one begin anywhere in a line: the last one may be in another.
+    return [*dict.fromkeys((*later.values(), *(fetch for _, fetch in last.values())))]
+
+
+def _rounds(place: Expr, first: dict[Var, Expr], inside: Sequence[For], size: int) -> list[Expr]:
+    """Where a load reads first, in each round of the short loops inside that move it by a line or more."""
+    found = [substitute(place, first)]
+    for loop in inside:
+        count = int_value(loop.extent)
+        if count is None or not 1 < count <= model.MOST_ROUNDS_FETCHED or not uses_any(place, {loop.var}):
+            continue
+        moved = [substitute(place, {**first, loop.var: index_expr(n)}) for n in range(count)]
+        steps = [int_value(simplify(sub(target, moved[0]))) for target in moved]
+        if all(step is not None and abs(step) * size >= LINE * n for n, step in enumerate(steps)):
+            found = [add(target, index_expr(step or 0)) for target in found for step in steps]
+    return found
 
 
 LINE = 64

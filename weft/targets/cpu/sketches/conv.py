@@ -91,9 +91,10 @@ def match(unit: Unit) -> Sketch | None:
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
     }
-    # Where an image is read once, none of it has to stay; what passes by is not fetched ahead.
+    # Where an image is read once, none of it has to stay; what passes by is fetched some steps ahead, where that helps.
     by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
-    fetch = not by_rows and weight > unit.target.cache_bytes[0]
+    steps = core_of(unit.target).weights_ahead
+    fetch = (not by_rows or steps > 0) and weight > unit.target.cache_bytes[0]
     # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
     taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
     near = unit.facts.reduce[-1] in taps or unit.facts.step(shape.image, unit.facts.reduce[-1].var) in (-1, 0, 1)
@@ -114,7 +115,7 @@ def match(unit: Unit) -> Sketch | None:
         """Tiles that fit, and numbers that change what is done: other points would be the same again."""
         rolled = _overlaps(unit.facts, shape, columns["places"])
         differs = np.logical_not(rolled) | (columns["unroll"] == rule["unroll"])
-        return size.legal(columns) & differs & ((columns["fetch"] == 0) | (columns["by_rows"] == 0))
+        return size.legal(columns) & differs & ((columns["fetch"] == 0) | (columns["by_rows"] == 0) | (steps > 0))
 
     return Sketch("convolution", knobs, lambda point: _apply(unit, shape, point), cost, legal)
 
@@ -305,7 +306,9 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     innermost = _schedule_sums(unit, sums, shape, point)
     rows = _row_steps(shape, point)
     if point["fetch"] and innermost is not None:
-        if rows > 1:  # the rows of the image share the fetching of the next channels' weights
+        if point["by_rows"]:
+            sums.prefetch(packed, innermost, core_of(unit.target).weights_ahead)
+        elif rows > 1:  # the rows of the image share the fetching of the next channels' weights
             sums.prefetch(packed, innermost, rows, outer=outer[0])
         else:  # each weight is read once: they stream through, and are asked for well ahead
             sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // _step_bytes(unit, shape, point)))

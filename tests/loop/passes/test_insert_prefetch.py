@@ -1,0 +1,58 @@
+"""Which lines a round fetches ahead: those of all rows of a window, each once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.core import model
+from weft.loop.interpreter import interpret
+from weft.loop.ir import For
+from weft.loop.parser import parse_func
+from weft.loop.passes.insert_prefetch import insert_prefetch
+from weft.loop.visit import walk_stmts
+
+WINDOW = """
+func window(A: float32[{size}], B: float32[4]):
+    for c in range(4) @{{"prefetch": [["A", 1]]}}:
+        for kh in range({rows}):
+            for kw in range(3):
+                B[c] = B[c] + A[c*{channel} + kh*{row} + kw]
+"""
+
+
+def window(rows: int, row: int):
+    channel = rows * row + 8
+    return parse_func(WINDOW.format(size=5 * channel, rows=rows, row=row, channel=channel))
+
+
+def fetches(func) -> list[str]:
+    return [line.strip() for line in repr(insert_prefetch(func)).splitlines() if "prefetch(" in line]
+
+
+def test_each_row_of_a_window_is_fetched():
+    assert [line.split("A[")[1] for line in fetches(window(3, 20))] == [
+        '(c + 1)*68], "r"))',
+        '(c + 1)*68 + 20], "r"))',
+        '(c + 1)*68 + 40], "r"))',
+    ]
+
+
+@pytest.mark.parametrize(("rows", "row"), [(3, 4), (model.MOST_ROUNDS_FETCHED + 1, 20)])
+def test_rows_that_share_lines_or_are_many_are_not(rows, row):
+    assert len(fetches(window(rows, row))) == 1
+
+
+@pytest.mark.parametrize("row", [4, 20])
+def test_results_stay(row):
+    func = window(3, row)
+    made = insert_prefetch(func)
+    assert not any("prefetch" in s.annotations for s in walk_stmts(made.body) if isinstance(s, For))
+    a = np.arange(5 * (3 * row + 8), dtype=np.float32)
+    results = []
+    for one in (func, made):
+        b = np.zeros(4, np.float32)
+        interpret(one, a, b)
+        results.append(b)
+    assert results[0].any()
+    np.testing.assert_array_equal(*results)
