@@ -29,7 +29,7 @@ from weft.expr.nodes import Address, Buffer, Call, Expr, Load, Select, Var, elem
 from weft.expr.visit import walk
 from weft.loop.ir import For, Func, Seq, Stmt, Store
 from weft.loop.passes.split_host_device import TAGS, Launch, split_host_device
-from weft.loop.passes.support import is_call
+from weft.loop.passes.support import is_call, meets_grid
 from weft.loop.visit import walk_exprs, walk_stmts
 
 Maps = tuple[tuple[Buffer, tuple[tuple[int, ...], ...]], ...]
@@ -76,8 +76,9 @@ def generate(
         grid = _sizes(launch.grid)
         params = tuple(names[p] for p in launch.params)
         maps = tuple(TensorMap(names[buffer], buffer.dtype.bytes, *given) for buffer, given in seen)
-        waits = bool(threads is not None and threads.overlaps_launches)
-        made_of = launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits, maps
+        is_whole = meets_grid(launch.body)
+        waits = bool(threads is not None and threads.overlaps_launches) and not is_whole
+        made_of = launch.name, grid, launch.block, shared_bytes, dynamic, params, constants, waits, maps, is_whole
         kernels.append(DeviceKernel(*made_of))
     parameters = tuple(
         Parameter(names[p], p.dtype, isinstance(p, Buffer), p in written, _elements(p))
@@ -188,6 +189,8 @@ def _in_order(launch: Launch) -> set[Buffer]:
     parts = [*tests, *(index for e in found for index in e.indices)]
     needed = {e.buffer for part in parts for e in walk(part, Load) if isinstance(e, Load)}
     every = {param for param in launch.params if isinstance(param, Buffer)}
+    if meets_grid(launch.body):  # other blocks write what this one reads after a barrier
+        return _written(launch.body) & every
     return every - needed if around else set()  # what others need is early anyway
 
 

@@ -97,6 +97,8 @@ class DeviceKernel:
     """Whether it waits by itself for what was launched before it: it may be launched while that runs."""
     maps: tuple[TensorMap, ...] = ()
     """Further arguments, after the others."""
+    is_whole: bool = False
+    """Whether its blocks wait for one another, so that all of them must run at a time."""
 
     def with_sizes(self, values: Mapping[str, int]) -> DeviceKernel:
         """The same launch with its grid as numbers."""

@@ -9,7 +9,7 @@ bounds, a read of an element of an intermediate that was never written, a data r
 vectorized loop or between threads, and a barrier that not every thread of a block reaches.
 Parameters count as initialised.
 
-Threads: loops over blockIdx run one after the other; threads of a block (and vthreads, which are further threads) run
+Threads: loops over blockIdx run one after the other, unless their blocks meet (`grid_barrier`); threads of a block (and vthreads, which are further threads) run
 in turns from barrier to barrier. A scheduled program has no barriers yet: its threads wait for one another between the
 statements of a sequence, and between the iterations of a loop around such a sequence. A loop of a tag that is launched
 already is the same thread. "shared" (and "warp") memory is one for a block of threads, "local" one for a thread.
@@ -31,9 +31,9 @@ from weft.loop.interpreter.emitter import Value, literal
 from weft.loop.interpreter.expressions import FALSE, TRUE, Expressions, float_code
 from weft.loop.interpreter.failures import Failures
 from weft.loop.interpreter.memory import Memory, Pointer, compact_strides, memory_size, new_memory
-from weft.loop.interpreter.placement import BLOCKING
+from weft.loop.interpreter.placement import BLOCKING, COLLECTIVE
 from weft.loop.interpreter.statements import Statements
-from weft.loop.interpreter.threads import Wait, run_all, run_group
+from weft.loop.interpreter.threads import Wait, run_all, run_block, run_group
 from weft.loop.interpreter.values import element_type, run_time_names, to_python
 from weft.loop.ir import Block, Func
 from weft.loop.passes.decompose_init import decompose_init
@@ -45,14 +45,19 @@ EFFECTS: dict[str, Callable[..., Any]] = {}
 """The meaning of calls that are not pure, by name: functions on Pointers (for Address) and Python numbers."""
 
 
-def register_effect(name: str, function: Callable[..., Any], blocks: bool = False) -> None:
+def register_effect(
+    name: str, function: Callable[..., Any], blocks: bool = False, collective: bool = False
+) -> None:
     """Gives a call of this name a meaning in the interpreter.
 
     The function gets a `Pointer` for each Address argument, a numpy array for a vector, a Python number for any other.
     It may write through `pointer.view(shape)`. What it returns is the value of the call where that is used. One that
-    blocks returns whether a thread may go on: others run until then.
+    blocks returns whether a thread may go on: others run until then. A collective one is what all threads along
+    threadIdx.x do together: it happens once for them.
     """
     EFFECTS[name] = function
+    if collective:
+        COLLECTIVE.add(name)
     if blocks:
         BLOCKING.add(name)
 
@@ -152,6 +157,7 @@ def _compile(source: str, translator: Statements, func: Func) -> Callable[[], No
         "Wait": Wait,
         "run_group": run_group,
         "run_all": run_all,
+        "run_block": run_block,
         "new_memory": new_memory,
         "instances": _instances,
         "compact_strides": compact_strides,

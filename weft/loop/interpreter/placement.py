@@ -17,11 +17,13 @@ from weft.expr.nodes import Address, Buffer, Call, Load
 from weft.expr.visit import walk
 from weft.loop.interpreter.emitter import is_local, is_shared
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, Seq, Stmt, Store
-from weft.loop.passes.support import is_barrier
+from weft.loop.passes.support import GRID_BARRIER, is_barrier, is_call
 from weft.loop.visit import child_exprs, child_stmts, walk_stmts
 
 BLOCKING: set[str] = set()
 """Names of calls that let a thread wait until another one did something."""
+COLLECTIVE: set[str] = set()
+"""Names of calls that threads along threadIdx.x do together."""
 
 
 class Allocation(NamedTuple):
@@ -157,7 +159,7 @@ class Waits:
         """Whether a thread that runs this may wait in it."""
         known = self._waits.get(id(stmt))
         if known is None:
-            known = is_barrier(stmt) or is_blocking(stmt) or (isinstance(stmt, Seq) and self.between(stmt))
+            known = is_barrier(stmt) or is_call(stmt, GRID_BARRIER) or is_blocking(stmt) or (isinstance(stmt, Seq) and self.between(stmt))
             known = known or any(self.inside(child) for child in child_stmts(stmt))
             self._waits[id(stmt)] = known
         return known

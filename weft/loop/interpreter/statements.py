@@ -24,6 +24,7 @@ from weft.loop.interpreter.expressions import Expressions
 from weft.loop.interpreter.failures import Failures
 from weft.loop.interpreter.memory import compact_strides, memory_size
 from weft.loop.interpreter.placement import (
+    COLLECTIVE,
     Allocation,
     Waits,
     is_blocking,
@@ -33,7 +34,7 @@ from weft.loop.interpreter.placement import (
 )
 from weft.loop.interpreter.values import TABLES
 from weft.loop.ir import Allocate, Block, Evaluate, For, Func, If, Let, Seq, Stmt, Store
-from weft.loop.passes.support import is_barrier
+from weft.loop.passes.support import GRID_BARRIER, is_barrier, is_call, meets_grid
 from weft.loop.visit import child_stmts, walk_stmts
 
 _DEEPEST = 12
@@ -49,6 +50,7 @@ class Statements(Expressions):
         self.written = written_buffers(func)
         self.homes: dict[For | None, list[Allocation]] = place_intermediates(func)
         self.in_threads = False
+        self.in_grid = False
         self.path: list[str] = []
         loops = [stmt for stmt in walk_stmts(func.body) if isinstance(stmt, For)]
         self.level_count = _deepest(func.body) if check and any(loop.kind in _AT_ONCE for loop in loops) else 0
@@ -199,10 +201,10 @@ class Statements(Expressions):
             if level.cell is not None:
                 self.emit(f"{level.start}, {level.mine} = {level.cell}")
 
-    def wait(self, explicit: bool, blocked: bool = False) -> None:
+    def wait(self, explicit: bool, blocked: bool = False, whole: bool = False) -> None:
         """Lines that wait for the other threads."""
         key = [*self.path, "0"] if explicit else self.path
-        self.emit(f"yield Wait(({''.join(f'{part}, ' for part in key)}), {explicit}, {blocked})")
+        self.emit(f"yield Wait(({''.join(f'{part}, ' for part in key)}), {explicit}, {blocked}, {whole})")
         self.refresh()
 
     def _thread_loop(self, s: For) -> None:
@@ -222,7 +224,8 @@ class Statements(Expressions):
             shared = shared_inside(s)
         for allocation in shared:
             self.allocate(allocation, s)
-        if (threads or tag == "vthread") and self.waits.inside(s.body) and extent.high > 0:
+        meets = meets_grid(s.body) if tag.startswith("blockIdx") else self.waits.inside(s.body)
+        if meets and extent.high > 0:
             self._group(s, extent)
         else:
             self.loop(s, extent, True)
@@ -248,13 +251,15 @@ class Statements(Expressions):
         extent = self.atom(extent)
         number = self.fresh("")
         code = f"{_readable(s.var.name)}{number}"
-        outer = (self.in_threads, self.path, self.nesting)
+        outer = (self.in_threads, self.path, self.nesting, self.in_grid)
+        is_first = self.in_grid and not any(tag.startswith(THREADS) for tag in self.launched)
         self.nesting = 0
         if not self.in_threads:
             self.path = []
         self.emit(f"X{number} = [0, 0]")
         with self.indented(f"def thread{number}({code}):"), self.inside(s, code, extent):
             self.in_threads = True
+            self.in_grid = self.in_grid or (s.thread or "").startswith("blockIdx")
             if self.check:
                 self.levels.append(Level(len(self.levels), int(number), s, f"X{number}"))
             self.emit("if False: yield")
@@ -262,11 +267,12 @@ class Statements(Expressions):
             self.body(s)
             if self.check:
                 self.levels.pop()
-        self.in_threads, self.path, self.nesting = outer
+        self.in_threads, self.path, self.nesting, self.in_grid = outer
         place = f"block {self.block!r} of {self.failures.function!r}" if self.block else f"{self.failures.function!r}"
         arguments = f"{s.thread!r}, {s.var.name!r}, {place!r}, thread{number}, {extent.code}, X{number}, K"
         if self.in_threads:
-            self.emit(f"yield from run_group({arguments})")
+            alone = f"run_block(run_group({arguments}), {place!r}, K)" if is_first else f"run_group({arguments})"
+            self.emit(f"yield from {alone}")
             self.refresh()
         else:
             self.emit(f"run_all(run_group({arguments}), {place!r}, K)")
@@ -307,6 +313,9 @@ class Statements(Expressions):
             if self.in_threads:
                 self.wait(True)
             return
+        if is_call(s, GRID_BARRIER):
+            self.wait(True, whole=True)
+            return
         if is_blocking(s) and self.in_threads:
             with self.indented("while True:"):
                 self.emit(f"if {self.effect(s.value).code}: break")
@@ -314,7 +323,9 @@ class Statements(Expressions):
             self.emit("K[1] += 1")
             return
         if type(s.value) is Call and s.value.name not in PURE:
-            self.effect(s.value, used=False)
+            lane = self.launched.get("threadIdx.x") if s.value.name in COLLECTIVE else None
+            with self.indented("if True:" if lane is None else f"if {lane[0].code} == 0:"):
+                self.effect(s.value, used=False)
         else:
             self.emit(self.expression(s.value).code)
 

@@ -5,7 +5,8 @@ statements and values of serial loops, outermost first), so that keys compare in
 (one thread loop) runs its members one after the other up to their next wait, then lets go those that wait earliest.
 An explicit barrier lets go only when every member waits at it; an implicit one (between the statements of a scheduled
 program) lets go the earliest, so that a thread which skipped a statement waits until the others are done with it.
-Groups nest: an inner group waits, as a whole, where its earliest members wait. A blocked thread waits for what another
+Groups nest: an inner group waits, as a whole, where its earliest members wait. Blocks of threads that meet are a group,
+too; a block among them (`run_block`) waits for the others only where the whole grid does. A blocked thread waits for what another
 one does, not for its arrival: it looks again whenever the others wait; when all of them only look, they never end.
 """
 
@@ -23,6 +24,8 @@ class Wait(NamedTuple):
     key: tuple[int, ...]
     explicit: bool
     blocked: bool = False
+    whole: bool = False
+    """Whether it waits for the other blocks as well."""
 
 
 Thread = Generator[Wait, None, None]
@@ -79,8 +82,11 @@ def run_group(
         yield earliest
 
 
-def run_all(group: Thread, place: str, clock: list[int]) -> None:
-    """Runs the threads of a block to their ends; `clock[1]` counts how often a blocked one went on."""
+def run_block(group: Thread, place: str, clock: list[int]) -> Thread:
+    """Runs the threads of a block to their ends; yields where these wait for other blocks.
+
+    `clock[1]` counts how often a blocked one went on.
+    """
     before = -1
     for wait in group:
         if wait.blocked and clock[1] == before:
@@ -88,3 +94,11 @@ def run_all(group: Thread, place: str, clock: list[int]) -> None:
                 f"deadlock in {place}: every thread that has not finished waits for an arrival that never comes"
             )
         before = clock[1] if wait.blocked else -1
+        if wait.whole:
+            yield wait
+
+
+def run_all(group: Thread, place: str, clock: list[int]) -> None:
+    """Runs the threads of a block, or blocks that meet, to their ends."""
+    for _ in run_block(group, place, clock):
+        pass

@@ -45,6 +45,8 @@ from weft.loop.visit import AccessMutator, child_exprs, walk_exprs, walk_stmts
 
 BARRIER = "barrier"
 """The name of the call that waits for every thread of a block."""
+GRID_BARRIER = "grid_barrier"
+"""That of the call that waits for every thread of every block of a launch, which then run side by side."""
 
 # ------------------------------------------------------------------------------------------------- linear forms
 
@@ -300,6 +302,11 @@ def is_call(s: Stmt, name: str) -> bool:
 def is_barrier(s: Stmt) -> bool:
     """Whether a statement is a barrier."""
     return is_call(s, BARRIER)
+
+
+def meets_grid(s: Stmt) -> bool:
+    """Whether blocks of threads wait for one another inside a statement."""
+    return any(is_call(one, GRID_BARRIER) for one in walk_stmts(s))
 
 
 def statements(s: Stmt) -> tuple[Stmt, ...]:

@@ -295,7 +295,8 @@ class BoundLaunch:
     def launch(self, stream: driver.Stream | None = None) -> None:
         """Puts it into a stream."""
         kernel, into = self.kernel, stream or self.device.stream
-        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes, kernel.waits)
+        self.function.launch(self.grid, kernel.block, self.values, into, kernel.dynamic_shared_bytes, kernel.waits,
+                             kernel.is_whole)  # fmt: skip
 
 
 class GraphRecording(Recording):

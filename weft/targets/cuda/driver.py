@@ -38,8 +38,8 @@ _EXTERNAL = 1
 _WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
 
 
-_SERIALIZATION = 6
-"""The attribute of a launch that need not wait for the one before it."""
+_COOPERATIVE, _SERIALIZATION = 2, 6
+"""Attributes of a launch: its blocks all run at a time; it need not wait for the one before it."""
 
 
 class _LaunchAttribute(ctypes.Structure):
@@ -341,17 +341,19 @@ class Function(_Owned):
         stream: Stream,
         shared_bytes: int = 0,
         waits: bool = False,
+        is_whole: bool = False,
     ) -> None:
         """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters.
 
-        A kernel that `waits` by itself may be launched while the one before it runs.
+        A kernel that `waits` by itself may be launched while the one before it runs. Blocks of a `whole` one wait for one
+        another: it begins when there is room for all.
         """
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
         doing = f"launching {self.name} with {tuple(grid)} blocks of {tuple(block)} threads"
-        if not waits:  # which drivers before 11.8 know, too
+        if not waits and not is_whole:  # which drivers before 11.8 know, too
             sizes = (*grid, *block, shared_bytes)
             _call("cuLaunchKernel", self.handle, *sizes, stream.handle, pointers, None, doing=doing)
             return
-        early = (_LaunchAttribute * 1)(_LaunchAttribute(_SERIALIZATION, b"", 1))
+        early = (_LaunchAttribute * 1)(_LaunchAttribute(_COOPERATIVE if is_whole else _SERIALIZATION, b"", 1))
         config = _LaunchConfig(*grid, *block, shared_bytes, stream.handle, early, 1)
         _call("cuLaunchKernelEx", ctypes.byref(config), self.handle, pointers, None, doing=doing)

@@ -21,6 +21,7 @@ TILES = {
 }
 """Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
 TILES["mma.s"] = Scope("mma.s", 1, 8192)
+TILES["mma.h"] = Scope("mma.h", 1, 24576)
 TILES["wgmma.c"] = Scope("wgmma.c", 64, 2048, threads=128)
 TILES["wgmma.row"] = Scope("wgmma.row", 64, 256, threads=32)
 """Of four warps: 64 rows by 8 columns of sums, and a number for each of the rows (four threads have the same ones)."""

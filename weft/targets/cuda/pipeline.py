@@ -24,6 +24,7 @@ from weft.targets.cuda import (
     mma,
     producer,
     stagger,
+    stay,
     steps,
     streamed,
     swizzle,
@@ -53,6 +54,7 @@ PASSES: pipeline.Passes = (
     swizzle.swizzle_tiles,
     tabulate,
     banks.go_back_and_forth,
+    stay.stay_for_steps,
     *pipeline.TO_CODE,
 )
 
@@ -75,6 +77,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **wgmma.EMITTERS,
         **fragments.EMITTERS,
         **lanes.EMITTERS,
+        **stay.EMITTERS,
         **steps.EMITTERS,
         **streamed.EMITTERS,
         **swizzle.EMITTERS,

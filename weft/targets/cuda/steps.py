@@ -33,8 +33,9 @@ from weft.loop.tree import blocks_in, loop_of, loop_path, readers
 from weft.plan.contraction import is_sum_of_products, uses
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.schedule import Schedule
-from weft.targets.base import Target
+from weft.targets.base import Target, ThreadFacts
 from weft.targets.cuda import model as fit
+from weft.targets.cuda import stay
 from weft.targets.cuda.mma import KINDS, Kind
 from weft.targets.gpu import nest, recurrent, reduction
 
@@ -53,25 +54,20 @@ _WORDS = """template <int LANES> DEVICE void weft_mma_words(uint32_t *to, const 
     asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(to[0]), "=r"(to[1 % (LANES / 2)]) : "l"(from));
   else asm volatile("ld.global.u32 %0, [%1];" : "=r"(to[0]) : "l"(from));
 }"""
-_ROWS = """template <int ROWS, int GATES, int UNITS, int DEPTH, int LANES>
-DEVICE void weft_mma_rows_NAME(float *sum, const uint16_t *rows, int32_t row_step, int32_t row_far,
+_ROWS = """template <int ROWS, int GATES, int UNITS, int DEPTH, int LANES, bool HELD>
+DEVICE void weft_mma_rows_NAME(float *sum, const uint16_t *rows, int32_t row_step, int32_t row_far, const uint32_t *held,
                                const uint16_t *weights, int32_t gate_step, int32_t unit_step, int32_t far) {
   constexpr int32_t N = (ROWS + 7) / 8, M = (GATES * UNITS + 15) / 16, LOADS = LANES < 4 ? 2 : 1;
-  constexpr int32_t WORDS = LOADS * LANES / 2, DEEP = 4 * LOADS, CHUNKS = DEPTH / LANES;
-  constexpr int32_t STEPS = (CHUNKS + DEEP - 1) / DEEP, HELD = 128 / ((2 * M + N) * WORDS), MOST = HELD < 1 ? 1 : HELD;
+  constexpr int32_t WORDS = LOADS * LANES / 2, DEEP = 4 * LOADS, CHUNKS = DEPTH / LANES, OWN = HELD ? 0 : 2 * M;
+  constexpr int32_t STEPS = (CHUNKS + DEEP - 1) / DEEP, AHEAD = 128 / ((OWN + N) * WORDS), MOST = AHEAD < 1 ? 1 : AHEAD;
   const int32_t lane = (int32_t)(threadIdx.x & 31u), line = lane >> 2;
   #pragma unroll
   for (int32_t from = 0; from < STEPS; from += MOST) {
-    uint32_t a[MOST][2 * M][WORDS], b[MOST][N][WORDS];
+    uint32_t a[HELD ? 1 : MOST * 2 * M * WORDS], b[MOST][N][WORDS];
+    if (!HELD) weft_mma_weights<GATES, UNITS, DEPTH, LANES, MOST>(a, from, weights, gate_step, unit_step, far);
     #pragma unroll
     for (int32_t s = 0; s < MOST * LOADS && from * LOADS + s < STEPS * LOADS; ++s) {
       const int32_t chunk = (from * LOADS + s) * 4 + (lane & 3), word = s % LOADS * (LANES / 2);
-      #pragma unroll
-      for (int32_t i = 0; i < 2 * M; ++i) {
-        const int32_t n = i * 8 + line;
-        const uint16_t *place = weights + n / UNITS * gate_step + n % UNITS * unit_step + chunk * far;
-        weft_mma_words<LANES>(a[s / LOADS][i] + word, place, n < GATES * UNITS && chunk < CHUNKS);
-      }
       #pragma unroll
       for (int32_t i = 0; i < N; ++i)
         weft_mma_words<LANES>(b[s / LOADS][i] + word, rows + (i * 8 + line) * row_step + chunk * row_far,
@@ -86,11 +82,30 @@ DEVICE void weft_mma_rows_NAME(float *sum, const uint16_t *rows, int32_t row_ste
           #pragma unroll
           for (int32_t n = 0; n < N; ++n) {
             float *c = sum + (m * N + n) * 4;
+            const uint32_t *own = HELD ? held + ((from + s) * 2 * M + 2 * m) * WORDS : a + (s * 2 * M + 2 * m) * WORDS;
             asm volatile("mma.sync.aligned.INSTRUCTION {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                          "{%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                         : "r"(a[s][2 * m][w]), "r"(a[s][2 * m + 1][w]), "r"(a[s][2 * m][w + 1]),
-                           "r"(a[s][2 * m + 1][w + 1]), "r"(b[s][n][w]), "r"(b[s][n][w + 1]));
+                         : "r"(own[w]), "r"(own[WORDS + w]), "r"(own[w + 1]), "r"(own[WORDS + w + 1]),
+                           "r"(b[s][n][w]), "r"(b[s][n][w + 1]));
           }
+  }
+}"""
+_WEIGHTS = """template <int GATES, int UNITS, int DEPTH, int LANES, int MOST>
+DEVICE void weft_mma_weights(uint32_t *to, int32_t from, const uint16_t *weights, int32_t gate_step, int32_t unit_step,
+                             int32_t far) {
+  constexpr int32_t M = (GATES * UNITS + 15) / 16, LOADS = LANES < 4 ? 2 : 1, WORDS = LOADS * LANES / 2;
+  constexpr int32_t CHUNKS = DEPTH / LANES, STEPS = (CHUNKS + 4 * LOADS - 1) / (4 * LOADS);
+  const int32_t lane = (int32_t)(threadIdx.x & 31u);
+  #pragma unroll
+  for (int32_t s = 0; s < MOST * LOADS && from * LOADS + s < STEPS * LOADS; ++s) {
+    const int32_t chunk = (from * LOADS + s) * 4 + (lane & 3), word = s % LOADS * (LANES / 2);
+    #pragma unroll
+    for (int32_t i = 0; i < 2 * M; ++i) {
+      const int32_t n = i * 8 + (lane >> 2);
+      weft_mma_words<LANES>(to + (s / LOADS * 2 * M + i) * WORDS + word,
+                            weights + n / UNITS * gate_step + n % UNITS * unit_step + chunk * far,
+                            n < GATES * UNITS && chunk < CHUNKS);
+    }
   }
 }"""
 _ZERO = """template <int COUNT> DEVICE void weft_mma_rows_zero(float *sum) {
@@ -109,18 +124,34 @@ DEVICE void weft_mma_rows_store(float *to, const float *sum, int32_t row_step, i
 }"""
 
 
-def _emit_rows(kind: Kind) -> Emitter:
+def _emit_rows(kind: Kind, is_held: bool) -> Emitter:
     def emit(c: Context, call: Call) -> str:
-        x, weights, out, *given = call.args
-        steps, sizes = [f"(int32_t)({c.value(one)})" for one in given[:5]], given[5:]
+        if is_held:
+            x, held, out, *given = call.args
+            steps, sizes = given[:2], given[2:]
+        else:
+            x, weights, out, *given = call.args
+            steps, sizes = given[:5], given[5:]
         c.helper("weft_mma_words", _WORDS)
+        c.helper("weft_mma_weights", _WEIGHTS)
         c.helper(
             f"weft_mma_rows_{kind.name}", _ROWS.replace("NAME", kind.name).replace("INSTRUCTION", kind.instruction)
         )
-        operands = ", ".join((c.fragment(out), c.pointer(x), *steps[:2], c.pointer(weights), *steps[2:]))
-        return f"weft_mma_rows_{kind.name}<{', '.join(map(str, map(c.constant, sizes)))}>({operands})"
+        row, far, *beside = [f"(int32_t)({c.value(one)})" for one in steps]
+        last = (c.fragment(held), "nullptr", "0", "0", "0") if is_held else ("nullptr", c.pointer(weights), *beside)
+        numbers = ", ".join([*map(str, map(c.constant, sizes)), "true" if is_held else "false"])
+        return f"weft_mma_rows_{kind.name}<{numbers}>({', '.join((c.fragment(out), c.pointer(x), row, far, *last))})"
 
     return emit
+
+
+def _emit_hold(c: Context, call: Call) -> str:
+    held, weights, *given = call.args
+    c.helper("weft_mma_words", _WORDS)
+    c.helper("weft_mma_weights", _WEIGHTS)
+    steps, sizes = (f"(int32_t)({c.value(one)})" for one in given[:3]), [c.constant(one) for one in given[3:]]
+    numbers = ", ".join(map(str, (*sizes, sizes[-2])))
+    return f"weft_mma_weights<{numbers}>({c.fragment(held)}, 0, {c.pointer(weights)}, {', '.join(steps)})"
 
 
 def _emit_zero(c: Context, call: Call) -> str:
@@ -140,7 +171,9 @@ def _emit_store(c: Context, call: Call) -> str:
 
 NARROW = {kind.elements[0]: kind for kind in (KINDS["f16"], KINDS["bf16"])}
 EMITTERS: Mapping[str, Emitter] = {
-    **{f"mma_rows_{kind.name}": _emit_rows(kind) for kind in NARROW.values()},
+    **{f"mma_rows_{kind.name}": _emit_rows(kind, False) for kind in NARROW.values()},
+    **{f"mma_held_{kind.name}": _emit_rows(kind, True) for kind in NARROW.values()},
+    stay.HOLD: _emit_hold,
     "mma_rows_zero": _emit_zero,
     "mma_rows_store": _emit_store,
 }
@@ -151,16 +184,29 @@ def _tiles(rows: int, columns: int) -> int:
     return -(-rows // 8) * -(-columns // 16)
 
 
-def _mean_rows(kind: Kind) -> Any:
-    def run(x: Any, weights: Any, out: Any, *steps: int) -> None:
-        row, row_far, gate, unit, far, rows, gates, units, depth, lanes = map(int, steps)
-        known, chunks = dtype(kind.elements[0]).numpy, depth // lanes
-        left = np.ascontiguousarray(x.view((rows, chunks, lanes), (row, row_far, 1))).view(known).astype(np.float32)
-        right = np.ascontiguousarray(weights.view((gates, units, chunks, lanes), (gate, unit, far, 1))).view(known)
-        made = left.reshape(rows, depth) @ right.astype(np.float32).reshape(gates * units, depth).T
+def _mean_rows(kind: Kind, is_held: bool) -> Any:
+    known = dtype(kind.elements[0]).numpy
+
+    def run(x: Any, weights: Any, out: Any, *given: int) -> None:
+        row, row_far, *steps = map(int, given)
+        if is_held:
+            rows, gates, units, depth, lanes = steps
+            right = weights.view((gates * units, depth), (depth, 1))
+        else:
+            gate, unit, far, rows, gates, units, depth, lanes = steps
+            right = weights.view((gates, units, depth // lanes, lanes), (gate, unit, far, 1))
+        left = np.ascontiguousarray(x.view((rows, depth // lanes, lanes), (row, row_far, 1))).view(known)
+        turned = np.ascontiguousarray(right).view(known).astype(np.float32).reshape(gates * units, depth).T
+        made = left.astype(np.float32).reshape(rows, depth) @ turned
         out.view((rows, gates * units), (gates * units, 1))[...] += made
 
     return run
+
+
+def _mean_hold(held: Any, weights: Any, *given: int) -> None:
+    gate, unit, far, gates, units, depth, lanes = map(int, given)
+    right = weights.view((gates, units, depth // lanes, lanes), (gate, unit, far, 1))
+    held.view((gates * units, depth), (depth, 1))[...] = right.reshape(gates * units, depth)
 
 
 def _mean_zero(out: Any, rows: int, gates: int, units: int) -> None:
@@ -174,9 +220,11 @@ def _mean_store(source: Any, to: Any, *steps: int) -> None:
 
 
 for _kind in NARROW.values():
-    te.register_effect(f"mma_rows_{_kind.name}", _mean_rows(_kind))
-te.register_effect("mma_rows_zero", _mean_zero)
-te.register_effect("mma_rows_store", _mean_store)
+    te.register_effect(f"mma_rows_{_kind.name}", _mean_rows(_kind, False), collective=True)
+    te.register_effect(f"mma_held_{_kind.name}", _mean_rows(_kind, True), collective=True)
+te.register_effect(stay.HOLD, _mean_hold, collective=True)
+te.register_effect("mma_rows_zero", _mean_zero, collective=True)
+te.register_effect("mma_rows_store", _mean_store, collective=True)
 
 
 @functools.cache
@@ -228,7 +276,7 @@ class _Step:
     """A step: its blocks, in groups of a product and what takes its sums."""
 
     def __init__(self, s: Schedule, steps: str, target: Target) -> None:
-        self.s, self.target, self.machine = s, target, nest.threads_of(target)
+        self.s, self.steps, self.machine = s, steps, nest.threads_of(target)
         names = [block.name for block in blocks_in(loop_of(loop_path(s.func, steps, "schedule")))]
         self.groups: list[list[str]] = []
         for name in names:
@@ -253,6 +301,8 @@ class _Step:
             raise ScheduleError("steps", "", "there is no product of narrow numbers")
         for group in self.groups:
             self._kernel(*group)
+        if len(self.groups) == 1 and self.stays:
+            self.s.apply("annotate", target=self.steps, key=stay.STAYS, value=True)
 
     def _kernel(self, made: str, *after: str) -> None:
         s = self.s
@@ -264,6 +314,9 @@ class _Step:
         if not after or not {one.name for one in readers(s.func.body, facts.target)} <= set(after):
             raise ScheduleError("steps", made, "others take its sums")
         units, warps = _shape(rows, gates, count, depth, self.machine.multiprocessors)
+        kept = _kept_shape(rows, gates, count, depth, self.machine) if len(self.groups) == 1 else None
+        self.stays = kept is not None
+        units, warps = kept or (units, warps)
         lanes = math.gcd(depth // warps, self.machine.vector_bytes // KINDS[kind].bytes)
         self._pack(facts, count, units, lanes)
         # New values: one loop over the units, one over the sequences.
@@ -332,3 +385,17 @@ def _shape(rows: int, gates: int, count: int, depth: int, multiprocessors: int) 
         raise ScheduleError("steps", f"{rows} rows of {count} units", "there is no tile for it")
     units = next((n for n in fits if count // n <= multiprocessors), fits[-1])
     return units, max(shares, key=lambda n: (depth // n % 8 == 0, n))
+
+
+def _kept_shape(rows: int, gates: int, count: int, depth: int, machine: ThreadFacts) -> tuple[int, int] | None:
+    """Units of a block that stays, and its warps: registers hold the weights, and all blocks run at a time."""
+    fits = [n for n in range(2, count + 1) if count % n == 0 and count // n <= machine.multiprocessors]
+    for units in fits:
+        tiles, sums = _tiles(1, gates * units), _tiles(rows, gates * units)
+        for most in (fit.STEP_WARPS, 2 * fit.STEP_WARPS):
+            shares = [n for n in range(1, most + 1) if depth % (2 * n) == 0]
+            warps = max(shares, key=lambda n: (depth // n % 8 == 0, n), default=0)
+            room = min(fit.THREAD_REGISTERS, machine.registers // (machine.warp * max(warps, 1))) - fit.STEP_REGISTERS
+            if warps and sums <= fit.STEP_TILES and tiles * -(-depth // (16 * warps)) * 4 + sums * 4 <= room:
+                return units, warps
+    return None
