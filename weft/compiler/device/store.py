@@ -34,17 +34,13 @@ def programs_row(programs: Mapping[str, DeviceProgram]) -> dict[str, Any]:
                     k.dynamic_shared_bytes,
                     k.params,
                     dict(k.constants),
-                    k.waits if not k.is_whole else _WHOLE,
+                    k.waits + 2 * k.is_whole,
                     *_maps(k),
                 ]  # fmt: skip
                 for k in program.kernels
             ],
         }
     return {"pieces": list(pieces), "programs": rows}
-
-
-_WHOLE = 2
-"""In place of whether a kernel waits by itself: its blocks all run at a time."""
 
 
 def _maps(kernel: DeviceKernel) -> list[Any]:
@@ -78,7 +74,7 @@ def _program(row: Mapping[str, Any], pieces: list[str]) -> DeviceProgram:
 
 
 def _kernel(
-    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: Any = False,
+    name: str, grid: Any, block: Any, shared: int, dynamic: int, params: Any, constants: Any, waits: int = 0,
     maps: Any = (),
 ) -> DeviceKernel:  # fmt: skip
     x, y, z = (int(size) for size in grid)
@@ -86,4 +82,4 @@ def _kernel(
     values = {str(key): int(value) for key, value in constants.items()}
     names = tuple(map(str, params))
     seen = tuple(TensorMap(str(of), int(size), *[tuple(map(int, n)) for n in numbers]) for of, size, *numbers in maps)
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, waits is True, seen, waits == _WHOLE)
+    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits & 1), seen, waits > 1)

@@ -42,7 +42,7 @@ class Either:
 SIGNED = object()
 _SHAPE = [int]
 _GRAPH = {"text": str, "constants": {str: int}}
-_KERNEL = (str, (int, int, int), (int, int, int), int, int, [str], {str: int}, bool)
+_KERNEL = (str, (int, int, int), (int, int, int), int, int, [str], {str: int}, int)
 _PROGRAM = {
     "name": str,
     "pieces": [int],

@@ -59,7 +59,9 @@ DEVICE void weft_mma_rows_NAME(float *sum, const uint16_t *rows, int32_t row_ste
                                const uint16_t *weights, int32_t gate_step, int32_t unit_step, int32_t far) {
   constexpr int32_t N = (ROWS + 7) / 8, M = (GATES * UNITS + 15) / 16, LOADS = LANES < 4 ? 2 : 1;
   constexpr int32_t WORDS = LOADS * LANES / 2, DEEP = 4 * LOADS, CHUNKS = DEPTH / LANES, OWN = HELD ? 0 : 2 * M;
-  constexpr int32_t STEPS = (CHUNKS + DEEP - 1) / DEEP, AHEAD = 128 / ((OWN + N) * WORDS), MOST = AHEAD < 1 ? 1 : AHEAD;
+  constexpr int32_t STEPS = (CHUNKS + DEEP - 1) / DEEP, KEPT = HELD ? (2 * STEPS * WORDS + 4 * N) * M : 0;
+  constexpr int32_t ROOM = KEPT > 96 ? KEPT > 184 ? 32 : 216 - KEPT : 128, AHEAD = ROOM / ((OWN + N) * WORDS);
+  constexpr int32_t MOST = AHEAD < 1 ? 1 : AHEAD;
   const int32_t lane = (int32_t)(threadIdx.x & 31u), line = lane >> 2;
   #pragma unroll
   for (int32_t from = 0; from < STEPS; from += MOST) {
@@ -389,13 +391,11 @@ def _shape(rows: int, gates: int, count: int, depth: int, multiprocessors: int) 
 
 def _kept_shape(rows: int, gates: int, count: int, depth: int, machine: ThreadFacts) -> tuple[int, int] | None:
     """Units of a block that stays, and its warps: registers hold the weights, and all blocks run at a time."""
-    fits = [n for n in range(2, count + 1) if count % n == 0 and count // n <= machine.multiprocessors]
-    for units in fits:
+    shares = [n for n in range(1, fit.STEP_WARPS + 1) if depth % (2 * n) == 0]
+    warps = max(shares, key=lambda n: (depth // n % 8 == 0, n), default=0)
+    for units in (n for n in range(2, count + 1) if count % n == 0 and count // n <= machine.multiprocessors):
         tiles, sums = _tiles(1, gates * units), _tiles(rows, gates * units)
-        for most in (fit.STEP_WARPS, 2 * fit.STEP_WARPS):
-            shares = [n for n in range(1, most + 1) if depth % (2 * n) == 0]
-            warps = max(shares, key=lambda n: (depth // n % 8 == 0, n), default=0)
-            room = min(fit.THREAD_REGISTERS, machine.registers // (machine.warp * max(warps, 1))) - fit.STEP_REGISTERS
-            if warps and sums <= fit.STEP_TILES and tiles * -(-depth // (16 * warps)) * 4 + sums * 4 <= room:
-                return units, warps
+        held = tiles * -(-depth // (16 * max(warps, 1))) * 4
+        if warps and sums <= fit.STEP_TILES and held + sums * 4 + fit.STEP_REGISTERS <= 255:
+            return units, warps
     return None
