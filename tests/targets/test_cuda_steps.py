@@ -11,12 +11,14 @@ import weft.ops  # noqa: F401  (the operators)
 from weft import te
 from weft.compiler.kernels.program import build_program
 from weft.core.dtypes import dtype
+from weft.core.errors import InterpreterError
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
-from weft.loop.passes.support import is_barrier
+from weft.loop.parser import parse_func
+from weft.loop.passes.support import GRID_BARRIER, is_barrier, is_call
 from weft.loop.verifier import verify
 from weft.loop.visit import Mutator, walk_stmts
 from weft.targets.cuda import nvrtc
@@ -84,9 +86,11 @@ def test_a_step_is_one_kernel(op, steps, batch, hidden, more):
     for func, check in ((made.schedule.func, True), (lowered, False)):
         for result, right in zip(run(made, graph, func, x, check), want):
             assert np.abs(result.astype(np.float32) - right.astype(np.float32)).max() < least
-    source = HOPPER.generate(lowered).source
-    stepped = [one for one in source.split('extern "C"') if "int64_t t_" in one.split("{")[0]]
-    assert len(stepped) == 1 and re.search(r"weft_mma_rows_b?f16<", stepped[0]), "each step starts one kernel"
+    program = HOPPER.generate(lowered)
+    source, (whole,) = program.source, [kernel.name for kernel in program.kernels if kernel.is_whole]
+    (stays,) = [one for one in source.split('extern "C"') if f" {whole}(" in one.split("{")[0]]
+    assert re.search(r"weft_mma_rows_b?f16<", stays) and "weft_grid_barrier(" in stays, "all steps are one kernel"
+    assert "uint16_t * lstm0_v0" in stays or "__restrict__ gru0" not in stays, "blocks see what others wrote"
     if nvrtc.is_available():
         assert nvrtc.compile_source(source, "sm_90a")[1:4] == b"ELF"
 
@@ -118,10 +122,56 @@ def test_a_missing_barrier_is_found():
     assert not np.allclose(found, right, rtol=1e-2, atol=1e-2)
 
 
+class DropGridBarriers(Mutator):
+    def visit_Evaluate(self, s):
+        return Evaluate(te.const(0)) if is_call(s, GRID_BARRIER) else s
+
+
+def test_blocks_that_do_not_wait_for_one_another_are_found():
+    graph = recurrence("LSTM", 3, 2, 8, features=2)
+    made = scheduled(graph)
+    lowered = HOPPER.lower(made.schedule.func)
+    verify(lowered)
+    x = np.random.default_rng(1).standard_normal(graph.inputs[0].tensor.static).astype(np.float16)
+    for found, right in zip(run(made, graph, lowered, x, True), interpret_graph(graph, [x])):
+        assert np.abs(found.astype(np.float32) - right.astype(np.float32)).max() < 2e-3
+    with pytest.raises(InterpreterError, match="never written|race"):
+        run(made, graph, DropGridBarriers().func(lowered), x, True)
+
+
+def test_blocks_run_side_by_side_up_to_a_grid_barrier():
+    """Each block reads what all others wrote before: with the barrier it finds it, without it races."""
+    text = """func f(A: int32[4]) @{"flat": true}:
+    allocate w: int32[4]:
+        allocate arrived: int32[1]:
+            for b in range(4) thread blockIdx.x:
+                for t in range(2) thread threadIdx.x:
+                    if t < 1:
+                        w[b] = int32(b) * 3i32
+                    grid_barrier(address(arrived[0], "rw"), 4)
+                    if t < 1:
+                        A[b] = w[3 - b]
+"""
+    func = parse_func(text)
+    made = np.zeros(4, np.int32)
+    interpret(func, made)
+    assert made.tolist() == [9, 6, 3, 0]
+    with pytest.raises(InterpreterError, match="never written|race"):
+        interpret(DropGridBarriers().func(func), made)
+
+
+def test_a_step_may_be_a_kernel():
+    """Where registers do not hold the weights, each step starts one."""
+    made = scheduled(recurrence("LSTM", 3, 2, 2048, features=8))
+    program = HOPPER.generate(HOPPER.lower(made.schedule.func))
+    assert is_taken(made.schedule) and not any(kernel.is_whole for kernel in program.kernels)
+    assert sum(bool(kernel.constants) for kernel in program.kernels) == 3
+
+
 def test_each_kernel_lays_shared_memory_over_its_own():
     """The product of the input has tiles that lie over one another, although steps use shared memory, too."""
     made = scheduled(recurrence("LSTM", 4, 64, 64, features=256))
     lowered = HOPPER.lower(made.schedule.func)
     assert any("projection" in name for group in lowered.annotations["shared_overlay"] for name in group)
-    (steps,) = {k.name for k in HOPPER.generate(lowered).kernels if k.constants}
+    (steps,) = {k.name for k in HOPPER.generate(lowered).kernels if k.is_whole}
     assert "__shared__" in HOPPER.generate(lowered).source.split(steps)[1].split('extern "C"')[0]
