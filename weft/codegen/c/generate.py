@@ -190,7 +190,7 @@ def _in_order(launch: Launch) -> set[Buffer]:
     needed = {e.buffer for part in parts for e in walk(part, Load) if isinstance(e, Load)}
     every = {param for param in launch.params if isinstance(param, Buffer)}
     if meets_grid(launch.body):  # other blocks write what this one reads after a barrier
-        return _written(launch.body) & every
+        return {param for param in every if param in _written(launch.body)}
     return every - needed if around else set()  # what others need is early anyway
 
 

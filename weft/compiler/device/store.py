@@ -82,4 +82,6 @@ def _kernel(
     values = {str(key): int(value) for key, value in constants.items()}
     names = tuple(map(str, params))
     seen = tuple(TensorMap(str(of), int(size), *[tuple(map(int, n)) for n in numbers]) for of, size, *numbers in maps)
-    return DeviceKernel(str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits & 1), seen, waits > 1)
+    return DeviceKernel(
+        str(name), (x, y, z), (a, b, c), int(shared), int(dynamic), names, values, bool(waits & 1), seen, waits > 1
+    )

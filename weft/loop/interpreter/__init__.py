@@ -9,10 +9,11 @@ bounds, a read of an element of an intermediate that was never written, a data r
 vectorized loop or between threads, and a barrier that not every thread of a block reaches.
 Parameters count as initialised.
 
-Threads: loops over blockIdx run one after the other, unless their blocks meet (`grid_barrier`); threads of a block (and vthreads, which are further threads) run
-in turns from barrier to barrier. A scheduled program has no barriers yet: its threads wait for one another between the
-statements of a sequence, and between the iterations of a loop around such a sequence. A loop of a tag that is launched
-already is the same thread. "shared" (and "warp") memory is one for a block of threads, "local" one for a thread.
+Threads: loops over blockIdx run one after the other, unless their blocks meet (`grid_barrier`); threads of a block (and
+vthreads, which are further threads) run in turns from barrier to barrier. A scheduled program has no barriers yet: its
+threads wait for one another between the statements of a sequence, and between the iterations of a loop around such a
+sequence. A loop of a tag that is launched already is the same thread. "shared" (and "warp") memory is one for a block of
+threads, "local" one for a thread.
 """
 
 from __future__ import annotations
@@ -45,9 +46,7 @@ EFFECTS: dict[str, Callable[..., Any]] = {}
 """The meaning of calls that are not pure, by name: functions on Pointers (for Address) and Python numbers."""
 
 
-def register_effect(
-    name: str, function: Callable[..., Any], blocks: bool = False, collective: bool = False
-) -> None:
+def register_effect(name: str, function: Callable[..., Any], blocks: bool = False, collective: bool = False) -> None:
     """Gives a call of this name a meaning in the interpreter.
 
     The function gets a `Pointer` for each Address argument, a numpy array for a vector, a Python number for any other.

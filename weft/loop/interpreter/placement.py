@@ -159,7 +159,12 @@ class Waits:
         """Whether a thread that runs this may wait in it."""
         known = self._waits.get(id(stmt))
         if known is None:
-            known = is_barrier(stmt) or is_call(stmt, GRID_BARRIER) or is_blocking(stmt) or (isinstance(stmt, Seq) and self.between(stmt))
+            known = (
+                is_barrier(stmt)
+                or is_call(stmt, GRID_BARRIER)
+                or is_blocking(stmt)
+                or (isinstance(stmt, Seq) and self.between(stmt))
+            )
             known = known or any(self.inside(child) for child in child_stmts(stmt))
             self._waits[id(stmt)] = known
         return known

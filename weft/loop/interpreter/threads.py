@@ -6,8 +6,9 @@ statements and values of serial loops, outermost first), so that keys compare in
 An explicit barrier lets go only when every member waits at it; an implicit one (between the statements of a scheduled
 program) lets go the earliest, so that a thread which skipped a statement waits until the others are done with it.
 Groups nest: an inner group waits, as a whole, where its earliest members wait. Blocks of threads that meet are a group,
-too; a block among them (`run_block`) waits for the others only where the whole grid does. A blocked thread waits for what another
-one does, not for its arrival: it looks again whenever the others wait; when all of them only look, they never end.
+too; a block among them (`run_block`) waits for the others only where the whole grid does. A blocked thread waits for
+what another one does, not for its arrival: it looks again whenever the others wait; when all of them only look, they
+never end.
 """
 
 from __future__ import annotations

@@ -345,8 +345,8 @@ class Function(_Owned):
     ) -> None:
         """Puts a launch into a stream. `arguments` are ctypes values, in the order of the kernel's parameters.
 
-        A kernel that `waits` by itself may be launched while the one before it runs. Blocks of a `whole` one wait for one
-        another: it begins when there is room for all.
+        A kernel that `waits` by itself may be launched while the one before it runs. Where blocks wait for one another
+        (`is_whole`), it begins when there is room for all of them.
         """
         pointers = (ctypes.c_void_p * len(arguments))(*[ctypes.addressof(value) for value in arguments])
         doing = f"launching {self.name} with {tuple(grid)} blocks of {tuple(block)} threads"

@@ -130,7 +130,8 @@ STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 """Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
 STEP_COLUMNS, STEP_WARPS, STEP_TILES, STEP_REGISTERS = 32, 8, 16, 56
 """Steps of recurrences: columns of a block at most, warps, tiles of 16 columns by 8 rows that a warp holds the sums of,
-and registers beside sums and weights that are held. Prototypes (650 units, 16 sequences): 32 columns, 4 or 8 warps 2.7 µs a step, 16 columns 2.8 to 3.2."""
+and registers beside sums and weights that are held. Prototypes (650 units, 16 sequences): 32 columns, 4 or 8 warps
+2.7 µs a step, 16 columns 2.8 to 3.2."""
 
 # Where families begin and end: judgements, not measured.
 LEAST_Y, LEAST_X, MANY_ROWS = 8, 16, 1024

@@ -1,4 +1,4 @@
-"""Kernels that stay for all steps of a recurrence: the loop over the steps goes inside, and blocks wait for one another.
+"""Kernels that stay for all steps of a recurrence: the loop over steps goes inside, and blocks wait for one another.
 
 In: a flat program with a serial loop annotated STAYS whose body is a launch, or several of the same blocks and threads.
 Out: one launch, whose blocks all run at a time (the annotation WHOLE_GRID of the loop over blocks).
@@ -12,11 +12,11 @@ Out: one launch, whose blocks all run at a time (the annotation WHOLE_GRID of th
                                                             h[t + 1, j] = … early …
                                                             if t < 34: grid_barrier(arrived, (t + 1) * 130)
 
-Weights stay in registers; what new values read besides sums is asked for at the top of a step, where it is shown that no
-block writes it in that step. `arrived` counts blocks that came to a barrier: the last launch before sets it to zero.
+Weights stay in registers. What new values read besides sums is asked for at the top of a step, where it is shown that
+no block writes it in that step. `arrived` counts blocks that came to a barrier: the last launch before sets it to zero.
 
 The other design, a schedule primitive that moves the loop inside, would have had blocks of a scheduled program wait for
-one another, which every primitive and every pass would have to know; here the serial loop around launches, which is
+one another, which every primitive and every pass would have to know. Here the serial loop around launches, which is
 right by itself, is what is scheduled, and a program that does not have the form stays as it is.
 
     grid_barrier(arrived, wanted)      all threads of the block are there, its writes are seen by all blocks, and so many
@@ -114,8 +114,8 @@ class _Stay(Mutator):
             stmts[at] = _Steps(one, arrived, self.names).made()
             counters.append(arrived)
         made = seq(*stmts)
-        for one in counters:
-            made = Allocate(one, made)
+        for counter in counters:
+            made = Allocate(counter, made)
         return made
 
 
@@ -171,7 +171,11 @@ class _Steps:
             parts.append(_Early(self, first).made(body))
             passed = add(mul(loop.var, index_expr(len(self.nests))), index_expr(at + 1))
             wait = Evaluate(
-                Call(GRID_BARRIER, (Address(self.arrived, (index_expr(0),), "rw"), mul(passed, index_expr(blocks))), INT32)
+                Call(
+                    GRID_BARRIER,
+                    (Address(self.arrived, (index_expr(0),), "rw"), mul(passed, index_expr(blocks))),
+                    INT32,
+                )
             )
             is_last = at + 1 == len(self.nests)
             parts.append(If(add(loop.var, index_expr(1)) < loop.extent, wait) if is_last else wait)
@@ -302,7 +306,8 @@ class _Early(Mutator):
         """The least and greatest place in a step, beside so much for each step."""
         form, t = linear(index), self.steps.loop.var
         low, high = interval(form.without(t).expr(), ranges)
-        return low, high, form.terms.get(t, 0)
+        far = float("inf")
+        return -far if low is None else low, far if high is None else high, form.terms.get(t, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------- emitting
