@@ -367,6 +367,8 @@ class _Step:
         nest.attach(made, final, place, "local")
         made.unroll(nest.reduce_loops(made)[0])
         nest.attach(partial, final, block, "shared")
+        row, line, apart = len(partial.block.writes[0].buffer.shape) - 3, *fit.STEP_LINES
+        partial.storage_align(row, line, apart)  # what a warp stores or adds up together lies in many banks
         sums = s.cache_write(partial.block.writes[0].buffer, SCOPE)
         first, *tile = nest.free_loops(partial)
         sums.compute_at(partial, first)
@@ -390,12 +392,18 @@ def _shape(rows: int, gates: int, count: int, depth: int, multiprocessors: int) 
 
 
 def _kept_shape(rows: int, gates: int, count: int, depth: int, machine: ThreadFacts) -> tuple[int, int] | None:
-    """Units of a block that stays, and its warps: registers hold the weights, and all blocks run at a time."""
+    """Units of a block that stays, and its warps: registers hold the weights, and all blocks run at a time.
+
+    None where there are no such, or a kernel a step takes less time.
+    """
     shares = [n for n in range(1, fit.STEP_WARPS + 1) if depth % (2 * n) == 0]
     warps = max(shares, key=lambda n: (depth // n % 8 == 0, n), default=0)
     for units in (n for n in range(2, count + 1) if count % n == 0 and count // n <= machine.multiprocessors):
         tiles, sums = _tiles(1, gates * units), _tiles(rows, gates * units)
         held = tiles * -(-depth // (16 * max(warps, 1))) * 4
         if warps and sums <= fit.STEP_TILES and held + sums * 4 + fit.STEP_REGISTERS <= 255:
-            return units, warps
+            once, weights, state = fit.STAY_GAIN
+            kilobytes = depth * 2 / 1024
+            saves = once + (weights * gates * units - state * rows) * kilobytes
+            return (units, warps) if saves > 0 else None
     return None
