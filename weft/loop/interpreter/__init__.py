@@ -12,8 +12,8 @@ Parameters count as initialised.
 Threads: loops over blockIdx run one after the other, unless their blocks meet (`grid_barrier`); threads of a block (and
 vthreads, which are further threads) run in turns from barrier to barrier. A scheduled program has no barriers yet: its
 threads wait for one another between the statements of a sequence, and between the iterations of a loop around such a
-sequence. A loop of a tag that is launched already is the same thread. "shared" (and "warp") memory is one for a block of
-threads, "local" one for a thread.
+sequence. A loop of a tag that is launched already is the same thread. "shared" (and "warp") memory is one for a block
+of threads, "local" one for a thread.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ The other design, a schedule primitive that moves the loop inside, would have ha
 one another, which every primitive and every pass would have to know. Here the serial loop around launches, which is
 right by itself, is what is scheduled, and a program that does not have the form stays as it is.
 
-    grid_barrier(arrived, wanted)      all threads of the block are there, its writes are seen by all blocks, and so many
-                                       blocks have come by in all
+    grid_barrier(arrived, wanted)   all threads of the block are there, its writes are seen by all blocks, and so many
+                                    blocks have come by in all
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.codegen.c.context import Context, Emitter
+from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.core.errors import TargetError
 from weft.expr.bounds import Ranges, interval
 from weft.expr.nodes import (
     Address,
@@ -51,7 +51,7 @@ from weft.expr.nodes import (
 from weft.expr.structural import structural_key
 from weft.expr.visit import free_vars, substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import GRID_BARRIER, Names, buffers_written, linear, rename_repeated, statements
+from weft.loop.passes.support import GRID_BARRIER, Names, buffers_written, is_call, linear, rename_repeated, statements
 from weft.loop.visit import Mutator, child_stmts, substitute_stmt, walk_exprs, walk_stmts
 
 STAYS, WHOLE_GRID = "stays", "whole_grid"
@@ -107,8 +107,8 @@ class _Stay(Mutator):
             if not isinstance(one, For) or STAYS not in one.annotations:
                 continue
             before = next((n for n in range(at - 1, -1, -1) if _is_launch(stmts[n])), None)
-            if before is None:
-                raise TargetError(f"nothing is launched before the steps {one.var.name}, which stay")
+            if before is None or not _are_alike([_nest_of(step) for step in statements(one.body)]):
+                continue  # each step is a launch
             arrived = Buffer(self.names.fresh("arrived"), INT32, (1,))
             stmts[before] = _reset(stmts[before], arrived)
             stmts[at] = _Steps(one, arrived, self.names).made()
@@ -120,7 +120,14 @@ class _Stay(Mutator):
 
 
 def _is_launch(s: Stmt) -> bool:
-    return isinstance(s, For) and s.kind == "thread" and WHOLE_GRID not in s.annotations
+    """Whether a statement is a launch that waits at its top for what was launched before."""
+    waits = any(is_call(one, LAUNCH_WAIT) for one in walk_stmts(s))
+    return isinstance(s, For) and s.kind == "thread" and WHOLE_GRID not in s.annotations and not waits
+
+
+def _are_alike(nests: list[_Nest]) -> bool:
+    """Whether launches have the same blocks and threads."""
+    return all(nest.loops and nest.form == nests[0].form for nest in nests)
 
 
 def _reset(s: Stmt, arrived: Buffer) -> Stmt:
@@ -149,8 +156,6 @@ class _Steps:
         self.loop, self.arrived, self.names = loop, arrived, names
         self.nests = [_nest_of(s) for s in statements(loop.body)]
         first = self.nests[0]
-        if any(nest.form != first.form or not nest.loops for nest in self.nests):
-            raise TargetError(f"the launches of the steps {loop.var.name} do not have the same blocks and threads")
         self.written = buffers_written(loop.body)
         self.ranges = Ranges().with_loop(loop.var, loop.extent)
         for one in first.loops:

@@ -56,7 +56,8 @@ _WORDS = """template <int LANES> DEVICE void weft_mma_words(uint32_t *to, const 
 }"""
 _ROWS = """template <int ROWS, int GATES, int UNITS, int DEPTH, int LANES, bool HELD>
 DEVICE void weft_mma_rows_NAME(float *sum, const uint16_t *rows, int32_t row_step, int32_t row_far,
-                               const uint32_t *held, const uint16_t *weights, int32_t gate_step, int32_t unit_step, int32_t far) {
+                               const uint32_t *held, const uint16_t *weights, int32_t gate_step, int32_t unit_step,
+                               int32_t far) {
   constexpr int32_t N = (ROWS + 7) / 8, M = (GATES * UNITS + 15) / 16, LOADS = LANES < 4 ? 2 : 1;
   constexpr int32_t WORDS = LOADS * LANES / 2, DEEP = 4 * LOADS, CHUNKS = DEPTH / LANES, OWN = HELD ? 0 : 2 * M;
   constexpr int32_t STEPS = (CHUNKS + DEEP - 1) / DEEP, KEPT = HELD ? (2 * STEPS * WORDS + 4 * N) * M : 0;
