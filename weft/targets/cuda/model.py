@@ -133,9 +133,10 @@ STEP_COLUMNS, STEP_WARPS, STEP_TILES, STEP_REGISTERS = 32, 8, 16, 56
 and registers beside sums and weights that are held. Prototypes (650 units, 16 sequences): 32 columns, 4 or 8 warps
 2.7 µs a step, 16 columns 2.8 to 3.2."""
 
-STAY_GAIN = (0.28, 0.029, 0.0147)
-"""µs that a step takes less where one kernel stays for all of them: anyway, for each KB of a block's weights, and less
-of it for each KB of the state. Fitted to an LSTM of 200, 650 and 1,024 units with 16, 32 and 64 sequences."""
+STAY_GAIN = (0.38, 0.02, 0.065)
+"""µs that a step takes less where one kernel stays for all of them: anyway, for each KB of a block's weights, and not
+for 1,024 loads of the state. Fitted to 9 LSTMs (200, 650 and 1,024 units; 16, 32 and 64 sequences): off by 0.12 µs
+on average (gains of -0.5 to 1.6), by 0.13 for 9 others (384, 512, 800 units); all signs are right."""
 STEP_LINES = (32, 12)
 """Sums of a sequence lie so many words apart, modulo the banks: counted for ten shapes, a third to a half of the turns
 that sums without a gap take, in all but one (20 columns, 5 warps: 180 instead of 160)."""

@@ -403,8 +403,8 @@ def _kept_shape(rows: int, gates: int, count: int, depth: int, machine: ThreadFa
         tiles, sums = _tiles(1, gates * units), _tiles(rows, gates * units)
         held = tiles * -(-depth // (16 * max(warps, 1))) * 4
         if warps and sums <= fit.STEP_TILES and held + sums * 4 + fit.STEP_REGISTERS <= 255:
-            once, weights, state = fit.STAY_GAIN
-            kilobytes = depth * 2 / 1024
-            saves = once + (weights * gates * units - state * rows) * kilobytes
+            once, kilobyte, load = fit.STAY_GAIN
+            lanes = math.gcd(depth // warps, machine.vector_bytes // 2)
+            saves = once + (kilobyte * 2 * gates * units - load * rows / lanes) * depth / 1024
             return (units, warps) if saves > 0 else None
     return None
