@@ -1,14 +1,13 @@
 """A step of a recurrence whose products tensor cores take, as one kernel: sums of some units, and their new values.
 
-    for t                                   the steps, in order: each starts a kernel
+    for t                                   the steps, in order: each starts a kernel, or one stays for all
         for units            blockIdx.x     a block for each few units of the state, with all gates and sequences
             for part of k    threadIdx.y    a warp for each: rows of the state and of the weights into registers
             new values                      of each unit and sequence a thread, which adds up the warps' sums
 
 Both operands come straight from memory, all that a warp reads at once: there is nothing to share, and a step takes
-as long as its loads take to arrive. On an H200, 16 sequences of 650 units: 2.7 µs a step; one kernel that stays for all
-steps, its blocks waiting for one another by a counter in memory, took 2.3; weights loaded before the kernel waits for
-the one before it, 3.1 (prototypes, medians of 13 rounds).
+as long as its loads take to arrive. Where registers hold a block's weights, all blocks fit the machine at a time and it
+takes less time, one kernel stays for all steps (`stay.py`).
 
     mma_rows_<kind>_<rows>_<gates>x<units>_<depth>_<lanes>    C[i, g, u] += X[k // lanes, i, k % lanes]
                                                                             * W[k // lanes, g, u, k % lanes]; any sizes
