@@ -38,7 +38,7 @@ _EXTERNAL = 1
 _WAYS = {"HtoD": "to", "DtoH": "from", "DtoD": "on"}
 
 
-_COOPERATIVE, _SERIALIZATION = 2, 6
+_LAUNCH = {"whole": 2, "early": 6}
 """Attributes of a launch: its blocks all run at a time; it need not wait for the one before it."""
 
 
@@ -354,6 +354,6 @@ class Function(_Owned):
             sizes = (*grid, *block, shared_bytes)
             _call("cuLaunchKernel", self.handle, *sizes, stream.handle, pointers, None, doing=doing)
             return
-        early = (_LaunchAttribute * 1)(_LaunchAttribute(_COOPERATIVE if is_whole else _SERIALIZATION, b"", 1))
+        early = (_LaunchAttribute * 1)(_LaunchAttribute(_LAUNCH["whole" if is_whole else "early"], b"", 1))
         config = _LaunchConfig(*grid, *block, shared_bytes, stream.handle, early, 1)
         _call("cuLaunchKernelEx", ctypes.byref(config), self.handle, pointers, None, doing=doing)
