@@ -61,7 +61,7 @@ FACTS = {
     "compiler.control.bodies _VALUE _RANK, tuner.model STANDS",
     "a code or unit of a format": "cpu.amx ARCH_PRCTL REQUEST_PERMISSION TILE_DATA, cpu.facts _KB _MB, "
     "cpu.processors _KB _MB, cuda.device DLPACK_CUDA _DEFAULT_STREAMS, cuda.driver _OUT_OF_MEMORY _NO_DEVICE "
-    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SERIALIZATION _SWIZZLE_128 _PROMOTION_128, "
+    "_DYNAMIC_SHARED _CAPTURE_RELAXED _EXTERNAL _SWIZZLE_128 _PROMOTION_128, "
     "graph.passes.layout FLOAT_BYTES, graph.passes.quantized _FLOAT32 "
     "_INT32, graph.passes.signed_data _INT8 _UINT8, "
     "loop.passes.insert_prefetch SECOND_LEVEL, vdla.isa ILLEGAL RANGE DEADLOCK TIMEOUT SHIFT_BITS ROUNDS "
