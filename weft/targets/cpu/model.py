@@ -140,10 +140,13 @@ WINOGRAD_UNROLL, WINOGRAD_FETCH, MOST_PANEL, MOST_FETCHED = 4, 16, 8, 4
 of a panel of weights, and those of one that is fetched ahead, at most: on an Emerald Rapids panels of 6 and 7 vectors
 took 1.2 to 1.45 times as long when they were."""
 
-PANEL_SHARE, BLOCK_SHARE, WEIGHT_SHARE = 0.6, 0.15, 0.5
+PANEL_SHARE, BLOCK_SHARE, WEIGHT_SHARE, FAR_SHARE = 0.6, 0.15, 0.5, 0.05
 """The part of the first-level cache that a panel of Winograd's weights may take, and of the second-level cache that
 V and M of a block of tiles may, and all weights: more comes from behind it. To 11 convolutions on an Emerald Rapids, 41
-points each (3 × 3 and 5 × 5, 32 to 192 channels in, 48 to 160 out, images of 14 to 56; none of `benchmarks.odd`)."""
+points each (3 × 3 and 5 × 5, 32 to 192 channels in, 48 to 160 out, images of 14 to 56; none of `benchmarks.odd`). The
+last: the part of the third-level cache, which others use too, beyond which V and M come from memory. On a Cascade Lake
+with 36 MB, 16 to 128 channels on images of 64 to 512 (eight shapes) took 1.3 to 2 times as long in blocks of 4 to 9 MB
+as in their best ones of 0.5 to 2 MB, and 2.5 to 4 times with the whole image as one."""
 
 OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,

@@ -207,7 +207,7 @@ def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str,
 def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str, Any]) -> Any:
     """Cycles of the products of an image, block after block, as they overlap with the bytes that these move."""
     tile_rows, rows, vectors = columns["tile_rows"], columns["rows"], columns["vectors"]
-    core, (first, second, _) = core_of(target), target.cache_bytes
+    core, (first, second, third) = core_of(target), target.cache_bytes
     tiles, total = tile_rows * sizes.wide, sizes.outputs // lanes
     computing = sizes.size * model.Tiles(core, tiles, total, sizes.inputs, 0).cycles(rows, vectors)
     computing = computing * (1 + model.UNEVEN * ((1 < tile_rows) & (tile_rows < sizes.tall)))  # tests of what it reads
@@ -218,6 +218,7 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str
     panel = 4 * sizes.inputs * (vectors * lanes + rows)
     again = weights * (ceildiv(tiles, rows) - 1) * (panel > model.PANEL_SHARE * first)
     rate = np.where(taken + made > model.BLOCK_SHARE * second, core.third_level, core.second_level)
+    rate = np.where(taken + made > model.FAR_SHARE * third, core.memory, rate)
     streaming = moved / rate + again / core.second_level
     if weights > model.WEIGHT_SHARE * second:  # they are fetched ahead
         computing = np.maximum(computing, weights / core.third_level)
