@@ -282,9 +282,9 @@ def _apply_columns(found: Found, point: Point) -> None:
     target, lanes = found.unit.target, point["lanes"]
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
-    ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
-    is_ring = ahead and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
-    ring = point["threads"] if is_ring else 0
+    ring = lanes > 1 and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
+    ahead = _pack_columns(found, point["threads"] * lanes, lanes, point["rows"] if ring else 1) if lanes > 1 else []
+    ring = ring and bool(ahead)
     asked = [] if ring else ahead  # the others come by themselves
 
     def bind(stage: Stage, flat: Var) -> Var:
@@ -301,19 +301,15 @@ def _apply_columns(found: Found, point: Point) -> None:
 
     if ahead and found.facts.points > extent(found.facts.spatial[-1]):
         return _share_rows(found, point, ahead)
+    if ring:
+        return _share_ring(found, point, before, nest.threads_of(target).warp)
     made = found.attach(bind, "local")
     if lanes > 1:
-        sums = share_columns(made, lanes, point["rows"], ring)
+        share_columns(made, lanes, point["rows"])
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
-        _compute_in_block(found, facts, point)
-    scales = {load.buffer.name for facts in before for load in facts.loads if load.buffer in found.unit.constants}
-    if ring and scales:  # later they would wait behind the ring
-        final = found.unit.schedule[found.unit.facts.block.name]
-        final.annotate("loaded_early", sorted(scales), final.loops[0])
-    for facts in _rows_in_block(found, sums) if ring else ():
-        _compute_in_block(found, facts, point)
+        _compute_in_block(found, facts, (point["rows"], point["threads"]))
 
 
 def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> None:
@@ -356,6 +352,90 @@ def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> Non
     found.unit.done.add(made.name)
 
 
+def _share_ring(found: Found, point: Point, before: Sequence[Facts], warp: int) -> None:
+    """Columns of one row whose weights come through shared memory, so much ahead as that holds.
+
+    The threads of a warp have neighbouring k of the same columns where that is possible, and add up a vector of these
+    together; then warps meet in shared memory, and each thread has one column.
+    """
+    s, lanes, share = found.unit.schedule, point["lanes"], point["rows"]
+    final, across = s[found.unit.facts.block.name], point["threads"]
+    if found.is_alone:
+        s.cache_write(final.block.writes[0].buffer, "local")
+    made = s[found.facts.block.name]
+    if found.is_alone:  # what computes has the new name: the block that stores is the copy
+        made = next(s[name] for name in feeding(s, final.name) if facts_of(block_named(s, name)).is_reduction)
+    is_warp = share % warp == 0 and warp > 1
+    shape = (across * share // warp, warp) if is_warp else (share, across)
+    *rows, columns = nest.spatial_loops(final)
+    block, inside = final.split(columns, factor=across * lanes // found.step)
+    final.reorder(block, *rows, inside)
+    final.bind(block, "blockIdx.x")
+    mine, partials = spread(final, nest.fuse_all(final, [*rows, inside]), *_enough(shape, across * lanes // found.step)), list[Stage]()
+    nest.fuse_all(made, nest.reduce_loops(made))
+    for together in (share, share // warp if is_warp else divisor_below(share, share // lanes)):
+        (loop,) = nest.reduce_loops(made)
+        made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
+        part, rest = made.split(loop, nparts=together) if partials and is_warp else made.split(loop, factor=together)[::-1]
+        partials.append(s.rfactor(made.name, part, 0))
+    nest.attach(made, final, mine, "local")
+    nest.mark(made, nest.unrolled(*nest.long_loops(made)))
+    first, second = partials
+    nest.attach(second, final, block, "shared")
+    total = s.cache_write(second.block.writes[0].buffer, "local")
+    if is_warp:
+        place = _warps_of(second, lanes)
+    else:
+        place = spread(second, nest.fuse_all(second, nest.free_loops(second)), *shape)
+    total.compute_at(second, place)
+    nest.mark(total, nest.unrolled(*nest.long_loops(total)))
+    nest.attach(first, final, block, "shared")
+    sums = s.cache_write(first.block.writes[0].buffer, "local")
+    if is_warp:  # a warp's sums lie together
+        partial = first.block.writes[0].buffer
+        ones = [f"i{at}" for at in range(len(partial.shape) - 2)]
+        order = [f"n // {lanes}", "k", *ones, f"n % {lanes}"]
+        s.apply("transform_layout", buffer=partial.name, inputs=["k", *ones, "n"], outputs=order)
+    row, *rows, inside = nest.free_loops(first)
+    if is_warp:
+        row, lane = first.split(row, factor=warp)
+        column, vector = first.split(inside, factor=lanes)
+        first.reorder(*rows, column, row, lane, vector)
+        nest.mark(first, {first.fuse(column, row): "threadIdx.y", lane: "threadIdx.x", vector: "vectorize"})
+    else:
+        lane, vector = first.split(inside, factor=lanes)
+        nest.mark(first, {row: "threadIdx.y", lane: "threadIdx.x", vector: "vectorize"})
+    sums.compute_at(first, lane)
+    _accumulate_ahead(sums, lanes, *shape)
+    found.unit.done.add(made.name)
+    for facts in before:
+        _compute_in_block(found, facts, shape)
+    main, own = main_load(facts_of(sums.block)), [block_named(s, facts.block.name) for facts in before]
+    read = {load.buffer for one in (final.block, *own) for load in facts_of(one).loads if load.buffer.scope == "global"}
+    # Constants would wait behind the ring later, and others behind one another.
+    for key, is_known in (("loaded_early", True), ("loaded_at_once", False)):
+        if names := sorted(one.name for one in read if (one in found.unit.constants) is is_known):
+            final.annotate(key, names, final.loops[0])
+    for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
+        if buffer.scope == "global" and main is not None and buffer is not main.buffer:
+            _compute_in_block(found, facts_of(s.cache_read(buffer, "shared", [sums.name]).block), shape)
+
+
+def _enough(shape: tuple[int, int], many: int) -> tuple[int, int]:
+    """The first rows and columns of threads that have one of so many things each."""
+    columns = min(shape[1], many)
+    return min(shape[0], -(-many // columns)), columns
+
+
+def _warps_of(stage: Stage, lanes: int) -> Var:
+    """Parts and columns as warps that have a vector of columns each; gives the loop over its columns."""
+    row, *rows, inside = nest.free_loops(stage)
+    column, vector = stage.split(inside, factor=lanes)
+    stage.reorder(*rows, column, row, vector)
+    nest.mark(stage, {stage.fuse(column, row): "threadIdx.y", vector: "threadIdx.x"})
+    return vector
+
+
 def spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
     """A loop divided among all threads of a block; gives the innermost that is left around what a thread does."""
     outer, row, column = stage.split(loop, factors=[None, rows, columns])
@@ -363,24 +443,24 @@ def spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
     return outer
 
 
-def _compute_in_block(found: Found, facts: Facts, point: Point) -> None:
+def _compute_in_block(found: Found, facts: Facts, shape: tuple[int, int]) -> None:
     """A stage before a product, shared by all threads of each block, its result in their memory."""
     s, final = found.unit.schedule, found.unit.schedule[found.unit.facts.block.name]
     stage = s[facts.block.name]
     nest.attach(stage, final, final.loops[0], "shared")
     if facts.is_reduction:
-        _cross_block(stage, point["rows"], point["threads"])
+        _cross_block(stage, *shape, shape[1] == nest.threads_of(found.unit.target).warp)
     elif loops := nest.long_loops(stage):
         # In vectors: a division may branch, and what is behind it is not loaded before it.
-        threads, lanes = point["rows"] * point["threads"], model.MOST_LANES
+        threads, lanes = math.prod(shape), model.MOST_LANES
         lanes = nest.whole_vectors(facts, facts.spatial[-1], facts.loads, lanes) if len(loops) == 1 else 1
         while lanes > 1 and facts.points < lanes * threads:
             lanes //= 2
-        nest.fetch_together(stage, loops, point["rows"], point["threads"], lanes)
+        nest.fetch_together(stage, loops, *shape, lanes)
     found.unit.done.add(stage.name)
 
 
-def _pack_columns(found: Found, width: int) -> list[list[str | int]]:
+def _pack_columns(found: Found, width: int, lanes: int, rows: int) -> list[list[str | int]]:
     """Constants whose rows lie along the columns of a block, stored block by block: what a block reads lies together.
 
     Gives the buffers, how many elements of each are a block's, and for how many it asks before it waits for others.
@@ -391,7 +471,10 @@ def _pack_columns(found: Found, width: int) -> list[list[str | int]]:
         for buffer in dict.fromkeys(load.buffer for load in facts.loads if is_packed(load, facts, constants)):
             copy = s.cache_read(buffer.name, "global", [facts.block.name])
             name = s.buffer_name(copy)
-            s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=[f"n // {width}", "k", f"n % {width}"])
+            order = [f"n // {width}", "k", f"n % {width}"]
+            if rows > 1:  # what a step takes lies together, and in it what threads of neighbouring k take
+                order = [order[0], f"k // {rows}", f"n % {width} // {lanes}", f"k % {rows}", f"n % {lanes}"]
+            s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=order)
             step, most = (int_value(buffer.shape[0]) or 0) * width, model.AHEAD * machine.cache_bytes
             most = int(most / machine.multiprocessors / machine.vector_bytes) * machine.vector_bytes
             made.append([name, step, min(step, most // buffer.dtype.bytes)])
@@ -472,7 +555,7 @@ def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: i
     made.unroll(nest.reduce_loops(made)[-1])
 
 
-def _cross_block(stage: Stage, rows: int, columns: int) -> None:
+def _cross_block(stage: Stage, rows: int, columns: int, is_warp: bool) -> None:
     """A reduction shared by all threads of a block, rows and columns of them."""
     flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
     if columns > 1 and nest.extent_of(stage, flat) >= rows * columns:
@@ -484,6 +567,13 @@ def _cross_block(stage: Stage, rows: int, columns: int) -> None:
         nest.mark(partial, {row: "threadIdx.y", column: "threadIdx.x"})
         made.compute_at(partial, column)
         unroll_some(made, nest.reduce_loops(made)[0])
+        if is_warp:  # which add up their parts
+            part, _ = stage.split(nest.reduce_loops(stage)[0], nparts=rows)
+            partial = stage.schedule.rfactor(stage.name, part, 0)
+            partial.set_scope("shared")
+            for made in (_accumulate_locally(partial, "threadIdx.y"), _accumulate_locally(stage)):
+                made.unroll(nest.reduce_loops(made)[-1])
+            return
         rows = min(rows, 2 * model.FINAL)
     cross_threads(stage, rows, "threadIdx.y")
 
@@ -650,14 +740,3 @@ def _has_ring(facts: Facts, target: Target) -> bool:
         return False
     sums = model.SHARE_THREADS * (machine.vector_bytes // main.buffer.dtype.bytes)
     return 4 * (facts.depth + 2 * sums) + model.RING_BYTES <= machine.shared_bytes  # the row, sums, and the ring
-
-
-def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
-    """What a product, and its epilogue, read of other kernels, as copies in each block: later they wait for nothing."""
-    s, constants, made = found.unit.schedule, found.unit.constants, list[Facts]()
-    main = main_load(facts_of(sums.block))
-    for name, known in ((sums.name, ()), (found.unit.facts.block.name, constants)):
-        for buffer in dict.fromkeys(load.buffer for load in facts_of(block_named(s, name)).loads):
-            if buffer.scope == "global" and main is not None and buffer is not main.buffer and buffer not in known:
-                made.append(facts_of(s.cache_read(buffer, "shared", [name]).block))
-    return made
