@@ -118,7 +118,7 @@ def add_up_in_lanes(func: Func, machine: ThreadFacts) -> Func:
           for l in range(32):                                  sum[0] += own[0]
             sum[0] += part[ty * 256 + l * 8 + tx]
     """
-    return _Spreads(machine.warp).func(func) if machine.warp == 32 else func
+    return _Spreads(machine.warp, func.annotations.get("shared_overlay", ())).func(func) if machine.warp == 32 else func
 
 
 @dataclass
@@ -134,8 +134,9 @@ class _Part:
 class _Spreads(Mutator):
     """Finds launches whose warps add up what they stored."""
 
-    def __init__(self, warp: int) -> None:
+    def __init__(self, warp: int, overlay: Sequence[Sequence[str]]) -> None:
         self.warp = warp
+        self.group_of = {name: number for number, group in enumerate(overlay) for name in group}
 
     def visit_For(self, s: For) -> Stmt:
         if s.kind != "thread":
@@ -151,7 +152,7 @@ class _Spreads(Mutator):
             if (found := self._spread(buffer, reader)) is not None:
                 owns.append(found[0])
                 swaps.update(found[1])
-        return _Swap(swaps, owns).stmt(s) if swaps else s
+        return _Swap(swaps, owns, self.group_of).stmt(s) if swaps else s
 
     def _spread(self, buffer: Buffer, reader: _Reader) -> tuple[Buffer, dict[Stmt, Stmt]] | None:
         stores, loads = reader.stores.get(buffer, []), reader.loads.get(buffer, [])
@@ -225,8 +226,8 @@ class _Reader:
 class _Swap(Mutator):
     """Puts statements in the place of others, and registers inside the threads."""
 
-    def __init__(self, swaps: Mapping[Stmt, Stmt], owns: Sequence[Buffer]) -> None:
-        self.swaps, self.owns = swaps, list(owns)
+    def __init__(self, swaps: Mapping[Stmt, Stmt], owns: Sequence[Buffer], group_of: Mapping[str, int]) -> None:
+        self.swaps, self.owns, self.group_of = swaps, list(owns), group_of
 
     def stmt(self, s: Stmt) -> Stmt:
         """The statement, or what stands for it."""
@@ -240,6 +241,34 @@ class _Swap(Mutator):
         for own in owns:
             body = Allocate(own, body)
         return s.replace(body=body)
+
+    def visit_Seq(self, s: Seq) -> Stmt:
+        """A barrier is left out where what is between it and the one before touches nothing that comes up to the next."""
+        kept: list[Stmt] = []
+        before: set[Buffer] | None = None
+        parts = [self.stmt(one) for one in s.stmts]
+        for at, one in enumerate(parts):
+            if not is_barrier(one):
+                before = None if before is None else before | _shared_in(one)
+                kept.append(one)
+                continue
+            end = next((i for i in range(at + 1, len(parts)) if is_barrier(parts[i])), None)
+            after = set().union(*map(_shared_in, parts[at + 1 : end]))
+            if before is None or end is None or any(self.meet(a, b) for a in before for b in after):
+                kept.append(one)
+                before = set()
+        return seq(*kept)
+
+    def meet(self, a: Buffer, b: Buffer) -> bool:
+        """Whether two buffers may be the same memory."""
+        groups = {self.group_of.get(a.name), self.group_of.get(b.name)}
+        return a is b or None not in groups and len(groups) == 2
+
+
+def _shared_in(s: Stmt) -> set[Buffer]:
+    """The shared memory that a statement reads or writes."""
+    stored = {x.buffer for x in walk_stmts(s) if isinstance(x, Store)}
+    return {b for b in stored | {e.buffer for e in walk_exprs(s) if isinstance(e, (Load, Address))} if b.scope == "shared"}
 
 
 def keep_in_registers(func: Func, machine: ThreadFacts) -> Func:

@@ -283,7 +283,8 @@ def _apply_columns(found: Found, point: Point) -> None:
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
     ring = lanes > 1 and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
-    ahead = _pack_columns(found, point["threads"] * lanes, lanes, point["rows"] if ring else 1) if lanes > 1 else []
+    together = point["rows"] if ring and _are_warps(found, point) else 1
+    ahead = _pack_columns(found, point["threads"] * lanes, lanes, together) if lanes > 1 else []
     ring = ring and bool(ahead)
     asked = [] if ring else ahead  # the others come by themselves
 
@@ -302,7 +303,7 @@ def _apply_columns(found: Found, point: Point) -> None:
     if ahead and found.facts.points > extent(found.facts.spatial[-1]):
         return _share_rows(found, point, ahead)
     if ring:
-        return _share_ring(found, point, before, nest.threads_of(target).warp)
+        return _share_ring(found, point, before)
     made = found.attach(bind, "local")
     if lanes > 1:
         share_columns(made, lanes, point["rows"])
@@ -352,7 +353,7 @@ def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> Non
     found.unit.done.add(made.name)
 
 
-def _share_ring(found: Found, point: Point, before: Sequence[Facts], warp: int) -> None:
+def _share_ring(found: Found, point: Point, before: Sequence[Facts]) -> None:
     """Columns of one row whose weights come through shared memory, so much ahead as that holds.
 
     The threads of a warp have neighbouring k of the same columns where that is possible, and add up a vector of these
@@ -365,7 +366,7 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts], warp: int) 
     made = s[found.facts.block.name]
     if found.is_alone:  # what computes has the new name: the block that stores is the copy
         made = next(s[name] for name in feeding(s, final.name) if facts_of(block_named(s, name)).is_reduction)
-    is_warp = share % warp == 0 and warp > 1
+    warp, is_warp = nest.threads_of(found.unit.target).warp, _are_warps(found, point)
     shape = (across * share // warp, warp) if is_warp else (share, across)
     *rows, columns = nest.spatial_loops(final)
     block, inside = final.split(columns, factor=across * lanes // found.step)
@@ -419,6 +420,12 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts], warp: int) 
     for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
         if buffer.scope == "global" and main is not None and buffer is not main.buffer:
             _compute_in_block(found, facts_of(s.cache_read(buffer, "shared", [sums.name]).block), shape)
+
+
+def _are_warps(found: Found, point: Point) -> bool:
+    """Whether the threads that share a column are whole warps."""
+    warp = nest.threads_of(found.unit.target).warp
+    return warp > 1 and point["rows"] % warp == 0
 
 
 def _enough(shape: tuple[int, int], many: int) -> tuple[int, int]:
