@@ -13,9 +13,10 @@ Only what no kernel of the program writes is read there: a constant that is pack
 not there yet. Memory is busy while the kernel before has its last sums, stores and its end.
 
 `load_early` does the same for registers: what each thread loads once into the buffers that the annotation LOADED_EARLY
-of a loop over blocks names, or out of them, where they are constants. What the annotation LOADED_AT_ONCE names others may write: each thread loads
-it right behind the wait, all of it, so that no load stands behind one that somebody waits for. Whoever annotates knows that it lies there when a
-program begins: inputs of a model do. Such loads come before copies: nothing that is on its way delays them.
+of a loop over blocks names, or out of them, where they are constants. Whoever annotates knows that it lies there when a
+program begins: inputs of a model do. Such loads come before copies: nothing that is on its way delays them. What the
+annotation LOADED_AT_ONCE names is written by the kernel before: each thread loads all of it right behind the wait, so
+that no load stands behind one that somebody waits for.
 """
 
 from __future__ import annotations
@@ -27,7 +28,20 @@ from collections.abc import Callable, Mapping, Sequence
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.expr.nodes import TRUE, Buffer, Call, Expr, Load, Var, add, index_expr, int_value, logical_and, mul, select
+from weft.expr.nodes import (
+    TRUE,
+    Buffer,
+    Call,
+    Expr,
+    Load,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    logical_and,
+    mul,
+    select,
+)
 from weft.expr.visit import walk
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
@@ -99,12 +113,15 @@ class _TakeLoads(Mutator):
     """Takes loads into registers that are named, and these, out of what each thread does once; and of named constants,
     which get registers for all turns of unrolled loops."""
 
-    def __init__(self, names: set[str], at_once: set[str], given: set[Buffer], around: Sequence[For], fresh: Names) -> None:
+    def __init__(
+        self, names: set[str], at_once: set[str], given: set[Buffer], around: Sequence[For], fresh: Names
+    ) -> None:
         self.names, self.at_once, self.given, self.fresh = names, at_once, given, fresh
         self.around = {loop.thread: loop for loop in around}
         self.turns: list[For] = []
         self.tests: list[Expr] = []
         self.is_whole = False
+        self.own = buffers_written(around[-1].body)
         self.same: dict[Var, Expr] = {}
         self.first: list[Stmt] = []
         self.later: list[Stmt] = []
@@ -144,7 +161,11 @@ class _TakeLoads(Mutator):
     def visit_Load(self, e: Load) -> Expr:
         test, place = logical_and(*self.tests), index_expr(0)
         is_early = e.buffer.name in self.names and e.buffer in self.given
-        if not (is_early or e.buffer.name in self.at_once) or e.dtype.lanes > 1 or any(isinstance(one, Load) for part in (test, *e.indices) for one in walk(part)):
+        if (
+            not (is_early or e.buffer.name in self.at_once)
+            or e.dtype.lanes > 1
+            or any(isinstance(one, Load) for part in (test, *e.indices) for one in walk(part))
+        ):
             return e
         for loop in self.turns:
             place = add(mul(place, loop.extent), loop.var)

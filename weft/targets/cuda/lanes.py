@@ -112,11 +112,11 @@ EMITTERS: Mapping[str, Emitter] = {**_COMBINERS, SPREAD: _emit_spread}
 def add_up_in_lanes(func: Func, machine: ThreadFacts) -> Func:
     """The program whose warps add up vectors of sums in registers.
 
-        part[ty * 256 + tx * 8 + ramp(8)] = …                own[ramp(8)] = …
-        barrier()                                            own[0] = lanes_spread(own)      thread tx: of column tx % 8
-        if tx < 8:                                   ->      if tx < 8:
-          for l in range(32):                                  sum[0] += own[0]
-            sum[0] += part[ty * 256 + l * 8 + tx]
+    part[ty * 256 + tx * 8 + ramp(8)] = …                own[ramp(8)] = …
+    barrier()                                            own[0] = lanes_spread(own)      thread tx: of column tx % 8
+    if tx < 8:                                   ->      if tx < 8:
+      for l in range(32):                                  sum[0] += own[0]
+        sum[0] += part[ty * 256 + l * 8 + tx]
     """
     return _Spreads(machine.warp, func.annotations.get("shared_overlay", ())).func(func) if machine.warp == 32 else func
 
@@ -154,6 +154,10 @@ class _Spreads(Mutator):
                 swaps.update(found[1])
         return _Swap(swaps, owns, self.group_of).stmt(s) if swaps else s
 
+    def _is_whole(self, s: For) -> bool:
+        """Whether all lanes of a warp take part in a loop of threads."""
+        return s.thread != "threadIdx.x" or int_value(s.extent) == self.warp
+
     def _spread(self, buffer: Buffer, reader: _Reader) -> tuple[Buffer, dict[Stmt, Stmt]] | None:
         stores, loads = reader.stores.get(buffer, []), reader.loads.get(buffer, [])
         tx = reader.threads["threadIdx.x"]
@@ -161,11 +165,16 @@ class _Spreads(Mutator):
             return None
         (store,), (load,), width = stores, loads, stores[0].lanes
         loop = load.around[-1] if load.around else None
-        if width not in (1, 2, 4, 8, 16) or load.lanes != 1 or not isinstance(loop, For) or not isinstance(load.at, Store):
+        if (
+            width not in (1, 2, 4, 8, 16)
+            or load.lanes != 1
+            or not isinstance(loop, For)
+            or not isinstance(load.at, Store)
+        ):
             return None
         if loop.kind == "thread" or int_value(loop.extent) != self.warp or loop.body is not load.at:
             return None
-        if any(not isinstance(one, For) or one.kind != "thread" for one in store.around):
+        if not all(isinstance(one, For) and one.kind == "thread" and self._is_whole(one) for one in store.around):
             return None
         joined = _joined(loop)
         given, taken = dict(store.form.terms), dict(load.form.terms)
@@ -174,7 +183,13 @@ class _Spreads(Mutator):
             return None
         inside = [one for one in load.around if isinstance(one, For) and one.thread == "threadIdx.x"]
         narrow = min((int_value(one.extent) or self.warp for one in inside), default=self.warp)
-        if given != taken or store.form.constant != load.form.constant or column != (width > 1) or width > 1 and narrow > width:
+        if (
+            given != taken
+            or store.form.constant != load.form.constant
+            or column != (width > 1)
+            or width > 1
+            and narrow > width
+        ):
             return None
         own = Buffer(f"{buffer.name}_own", buffer.dtype, (index_expr(width),), scope="local")
         first, zero = store.at, index_expr(0)
@@ -243,7 +258,7 @@ class _Swap(Mutator):
         return s.replace(body=body)
 
     def visit_Seq(self, s: Seq) -> Stmt:
-        """A barrier is left out where what is between it and the one before touches nothing that comes up to the next."""
+        """A barrier is left out where what comes after it, up to the next, touches nothing from before it."""
         kept: list[Stmt] = []
         before: set[Buffer] | None = None
         parts = [self.stmt(one) for one in s.stmts]
@@ -268,7 +283,9 @@ class _Swap(Mutator):
 def _shared_in(s: Stmt) -> set[Buffer]:
     """The shared memory that a statement reads or writes."""
     stored = {x.buffer for x in walk_stmts(s) if isinstance(x, Store)}
-    return {b for b in stored | {e.buffer for e in walk_exprs(s) if isinstance(e, (Load, Address))} if b.scope == "shared"}
+    return {
+        b for b in stored | {e.buffer for e in walk_exprs(s) if isinstance(e, (Load, Address))} if b.scope == "shared"
+    }
 
 
 def keep_in_registers(func: Func, machine: ThreadFacts) -> Func:

@@ -372,12 +372,17 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts]) -> None:
     block, inside = final.split(columns, factor=across * lanes // found.step)
     final.reorder(block, *rows, inside)
     final.bind(block, "blockIdx.x")
-    mine, partials = spread(final, nest.fuse_all(final, [*rows, inside]), *_enough(shape, across * lanes // found.step)), list[Stage]()
+    mine, partials = (
+        spread(final, nest.fuse_all(final, [*rows, inside]), *_enough(shape, across * lanes // found.step)),
+        list[Stage](),
+    )
     nest.fuse_all(made, nest.reduce_loops(made))
     for together in (share, share // warp if is_warp else divisor_below(share, share // lanes)):
         (loop,) = nest.reduce_loops(made)
         made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
-        part, rest = made.split(loop, nparts=together) if partials and is_warp else made.split(loop, factor=together)[::-1]
+        part, rest = (
+            made.split(loop, nparts=together) if partials and is_warp else made.split(loop, factor=together)[::-1]
+        )
         partials.append(s.rfactor(made.name, part, 0))
     nest.attach(made, final, mine, "local")
     nest.mark(made, nest.unrolled(*nest.long_loops(made)))
