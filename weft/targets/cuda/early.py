@@ -161,11 +161,9 @@ class _TakeLoads(Mutator):
     def visit_Load(self, e: Load) -> Expr:
         test, place = logical_and(*self.tests), index_expr(0)
         is_early = e.buffer.name in self.names and e.buffer in self.given
-        if (
-            not (is_early or e.buffer.name in self.at_once)
-            or e.dtype.lanes > 1
-            or any(isinstance(one, Load) for part in (test, *e.indices) for one in walk(part))
-        ):
+        is_other = e.buffer.name in self.at_once and e.buffer not in self.own
+        parts = [one for part in (test, *e.indices) for one in walk(part)]
+        if not (is_early or is_other) or e.dtype.lanes > 1 or any(isinstance(one, Load) for one in parts):
             return e
         for loop in self.turns:
             place = add(mul(place, loop.extent), loop.var)
