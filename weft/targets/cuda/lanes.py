@@ -18,7 +18,7 @@ second are exchanged, the third are computed by all threads. It is the last step
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from weft.codegen.c.context import Context, Emitter
@@ -48,7 +48,7 @@ from weft.targets.base import ThreadFacts
 from weft.targets.cuda.fragments import wide_index
 from weft.targets.gpu import model
 
-NAME, SPREAD = "lanes_", "lanes_spread"
+NAME = "lanes_"
 COMBINED: Mapping[type[Expr], tuple[str, str]] = {
     Add: ("sum", "x + y"), Mul: ("product", "x * y"), Max: ("max", "x > y || x != x ? x : y"),
     Min: ("min", "x < y || x != x ? x : y"),
@@ -75,217 +75,9 @@ def _emitter(name: str, combined: str) -> Emitter:
     return emit
 
 
-_COMBINERS: Mapping[str, Emitter] = {
+EMITTERS: Mapping[str, Emitter] = {
     f"{NAME}{name}": _emitter(f"{NAME}{name}", combined) for name, combined in COMBINED.values()
 }
-
-
-_SPREAD = """template <int32_t width> DEVICE float weft_lanes_spread(const float *x) {
-  const int32_t lane = (int32_t)(threadIdx.x & 31u);
-  float own[width];
-  #pragma unroll
-  for (int32_t i = 0; i < width; ++i) own[i] = x[i];
-  #pragma unroll
-  for (int32_t far = width / 2; far > 0; far /= 2)
-    #pragma unroll
-    for (int32_t i = 0; i < far; ++i) {
-      const bool upper = (lane & far) != 0;
-      const float kept = upper ? own[i + far] : own[i], given = upper ? own[i] : own[i + far];
-      own[i] = kept + __shfl_xor_sync(0xffffffffu, given, far);
-    }
-  #pragma unroll
-  for (int32_t far = width; far < 32; far *= 2) own[0] += __shfl_xor_sync(0xffffffffu, own[0], far);
-  return own[0];
-}"""
-
-
-def _emit_spread(c: Context, call: Call) -> str:
-    c.helper("weft_lanes_spread", _SPREAD)
-    place = call.args[0]
-    assert isinstance(place, Address)
-    return f"weft_lanes_spread<{c.constant(call.args[1])}>({c.pointer(place)})"
-
-
-EMITTERS: Mapping[str, Emitter] = {**_COMBINERS, SPREAD: _emit_spread}
-
-
-def add_up_in_lanes(func: Func, machine: ThreadFacts) -> Func:
-    """The program whose warps add up vectors of sums in registers.
-
-    part[ty * 256 + tx * 8 + ramp(8)] = …                own[ramp(8)] = …
-    barrier()                                            own[0] = lanes_spread(own)      thread tx: of column tx % 8
-    if tx < 8:                                   ->      if tx < 8:
-      for l in range(32):                                  sum[0] += own[0]
-        sum[0] += part[ty * 256 + l * 8 + tx]
-    """
-    return _Spreads(machine.warp, func.annotations.get("shared_overlay", ())).func(func) if machine.warp == 32 else func
-
-
-@dataclass
-class _Part:
-    """An access of shared memory: where, in which loops and under which tests."""
-
-    at: Stmt
-    form: Linear
-    lanes: int
-    around: tuple[Stmt, ...]
-
-
-class _Spreads(Mutator):
-    """Finds launches whose warps add up what they stored."""
-
-    def __init__(self, warp: int, overlay: Sequence[Sequence[str]]) -> None:
-        self.warp = warp
-        self.group_of = {name: number for number, group in enumerate(overlay) for name in group}
-
-    def visit_For(self, s: For) -> Stmt:
-        if s.kind != "thread":
-            return self.generic_stmt(s)
-        shared = [x.buffer for x in walk_stmts(s) if isinstance(x, Allocate) and x.buffer.scope == "shared"]
-        reader = _Reader()
-        reader.walk(s, (), {})
-        if reader.extents.get("threadIdx.x") != self.warp or reader.extents.get("threadIdx.z", 1) != 1:
-            return s
-        swaps: dict[Stmt, Stmt] = {}
-        owns = []
-        for buffer in shared:
-            if (found := self._spread(buffer, reader)) is not None:
-                owns.append(found[0])
-                swaps.update(found[1])
-        return _Swap(swaps, owns, self.group_of).stmt(s) if swaps else s
-
-    def _is_whole(self, s: For) -> bool:
-        """Whether all lanes of a warp take part in a loop of threads."""
-        return s.thread != "threadIdx.x" or int_value(s.extent) == self.warp
-
-    def _spread(self, buffer: Buffer, reader: _Reader) -> tuple[Buffer, dict[Stmt, Stmt]] | None:
-        stores, loads = reader.stores.get(buffer, []), reader.loads.get(buffer, [])
-        tx = reader.threads["threadIdx.x"]
-        if len(stores) != 1 or len(loads) != 1 or buffer.dtype.name != "float32" or reader.others.get(buffer):
-            return None
-        (store,), (load,), width = stores, loads, stores[0].lanes
-        loop = load.around[-1] if load.around else None
-        if (
-            width not in (1, 2, 4, 8, 16)
-            or load.lanes != 1
-            or not isinstance(loop, For)
-            or not isinstance(load.at, Store)
-        ):
-            return None
-        if loop.kind == "thread" or int_value(loop.extent) != self.warp or loop.body is not load.at:
-            return None
-        if not all(isinstance(one, For) and one.kind == "thread" and self._is_whole(one) for one in store.around):
-            return None
-        joined = _joined(loop)
-        given, taken = dict(store.form.terms), dict(load.form.terms)
-        column = taken.pop(tx, 0)
-        if joined is None or joined[1] != "sum" or given.pop(tx, 0) != width or taken.pop(loop.var, 0) != width:
-            return None
-        inside = [one for one in load.around if isinstance(one, For) and one.thread == "threadIdx.x"]
-        narrow = min((int_value(one.extent) or self.warp for one in inside), default=self.warp)
-        if (
-            given != taken
-            or store.form.constant != load.form.constant
-            or column != (width > 1)
-            or width > 1
-            and narrow > width
-        ):
-            return None
-        own = Buffer(f"{buffer.name}_own", buffer.dtype, (index_expr(width),), scope="local")
-        first, zero = store.at, index_expr(0)
-        assert isinstance(first, Store)
-        place = Ramp(zero, index_expr(1), width) if width > 1 else zero
-        spread = Call(SPREAD, (Address(own, (zero,), "r"), index_expr(width)), own.dtype)
-        so_far = Load(load.at.buffer, load.at.indices)
-        return own, {
-            first: seq(Store(own, (place,), first.value), Store(own, (zero,), spread)),
-            loop: Store(load.at.buffer, load.at.indices, add(so_far, Load(own, (zero,)))),
-        }
-
-
-class _Reader:
-    """Notes what a launch does with shared memory."""
-
-    def __init__(self) -> None:
-        self.threads: dict[str, Var] = {}
-        self.extents: dict[str, int] = {}
-        self.stores: dict[Buffer, list[_Part]] = {}
-        self.loads: dict[Buffer, list[_Part]] = {}
-        self.others: dict[Buffer, bool] = {}
-
-    def walk(self, s: Stmt, around: tuple[Stmt, ...], known: dict[Var, Expr]) -> None:
-        if isinstance(s, For) and s.thread is not None and s.thread.startswith("threadIdx"):
-            if s.thread not in self.threads:
-                self.threads[s.thread], self.extents[s.thread] = s.var, int_value(s.extent) or 0
-            else:
-                known = {**known, s.var: self.threads[s.thread]}
-        if isinstance(s, Let) and s.var.dtype.is_integer:
-            known = {**known, s.var: substitute(s.value, known)}
-        for e in _own_expressions(s):
-            for one in walk(e):
-                if isinstance(one, Address):
-                    self.others[one.buffer] = True
-                elif isinstance(one, Load) and one.buffer.scope == "shared":
-                    self.loads.setdefault(one.buffer, []).append(self._part(s, one.indices, around, known))
-        if isinstance(s, Store) and s.buffer.scope == "shared":
-            self.stores.setdefault(s.buffer, []).append(self._part(s, s.indices, around, known))
-            self.others[s.buffer] = self.others.get(s.buffer, False) or s.predicate is not None
-        for child in child_stmts(s):
-            self.walk(child, (*around, s) if isinstance(s, (For, If)) else around, known)
-
-    def _part(self, s: Stmt, indices: tuple[Expr, ...], around: tuple[Stmt, ...], known: dict[Var, Expr]) -> _Part:
-        index, lanes = _first_of(indices[0])
-        return _Part(s, linear(wide_index(substitute(index, known))), lanes, around)
-
-
-class _Swap(Mutator):
-    """Puts statements in the place of others, and registers inside the threads."""
-
-    def __init__(self, swaps: Mapping[Stmt, Stmt], owns: Sequence[Buffer], group_of: Mapping[str, int]) -> None:
-        self.swaps, self.owns, self.group_of = swaps, list(owns), group_of
-
-    def stmt(self, s: Stmt) -> Stmt:
-        """The statement, or what stands for it."""
-        return self.swaps[s] if s in self.swaps else super().stmt(s)
-
-    def visit_For(self, s: For) -> Stmt:
-        if s.thread != "threadIdx.x" or not self.owns:
-            return self.generic_stmt(s)
-        owns, self.owns = self.owns, []
-        body = self.stmt(s.body)
-        for own in owns:
-            body = Allocate(own, body)
-        return s.replace(body=body)
-
-    def visit_Seq(self, s: Seq) -> Stmt:
-        """A barrier is left out where what comes after it, up to the next, touches nothing from before it."""
-        kept: list[Stmt] = []
-        before: set[Buffer] | None = None
-        parts = [self.stmt(one) for one in s.stmts]
-        for at, one in enumerate(parts):
-            if not is_barrier(one):
-                before = None if before is None else before | _shared_in(one)
-                kept.append(one)
-                continue
-            end = next((i for i in range(at + 1, len(parts)) if is_barrier(parts[i])), None)
-            after = set().union(*map(_shared_in, parts[at + 1 : end]))
-            if before is None or end is None or any(self.meet(a, b) for a in before for b in after):
-                kept.append(one)
-                before = set()
-        return seq(*kept)
-
-    def meet(self, a: Buffer, b: Buffer) -> bool:
-        """Whether two buffers may be the same memory."""
-        groups = {self.group_of.get(a.name), self.group_of.get(b.name)}
-        return a is b or None not in groups and len(groups) == 2
-
-
-def _shared_in(s: Stmt) -> set[Buffer]:
-    """The shared memory that a statement reads or writes."""
-    stored = {x.buffer for x in walk_stmts(s) if isinstance(x, Store)}
-    return {
-        b for b in stored | {e.buffer for e in walk_exprs(s) if isinstance(e, (Load, Address))} if b.scope == "shared"
-    }
 
 
 def keep_in_registers(func: Func, machine: ThreadFacts) -> Func:
@@ -416,11 +208,11 @@ class _Uses:
                 elif self.row is not s.var:
                     self.known[s.var] = self.row
                 return self.walk(s.body, by_first, threads)
-            joined = _joined(s) if by_first else None
-            if joined is not None and joined[0].buffer in self.shared and self.thread is not None:
-                part = substitute(joined[0].indices[0], {**self.known, s.var: self.thread})
-                self.seen.append((joined[0].buffer, part, 1, True, False, threads))
-                self.joined.setdefault(joined[0].buffer, set()).add(joined[1])
+            parts = joined(s) if by_first else None
+            if parts is not None and parts[0].buffer in self.shared and self.thread is not None:
+                part = substitute(parts[0].indices[0], {**self.known, s.var: self.thread})
+                self.seen.append((parts[0].buffer, part, 1, True, False, threads))
+                self.joined.setdefault(parts[0].buffer, set()).add(parts[1])
                 return extent == self.count
             if extent is not None:
                 self.extents[s.var] = extent
@@ -430,10 +222,10 @@ class _Uses:
             return s.otherwise is None and self.walk(s.then, True, threads)
         if isinstance(s, If) and self.thread in free_vars(substitute(s.condition, self.known)):
             threads = 0  # some of them, nobody knows which
-        mine = [substitute(e, self.known) for e in _own_expressions(s)]
+        mine = [substitute(e, self.known) for e in own_expressions(s)]
         if by_first and self.thread in free_vars(*mine):
             return False  # the others would compute something else
-        own = [e for x in _own_expressions(s) for e in walk(x, Load) if isinstance(e, Load)]
+        own = [e for x in own_expressions(s) for e in walk(x, Load) if isinstance(e, Load)]
         for load in own:
             self.note(load.buffer, load.indices, False, by_first, threads)
         if isinstance(s, Store):
@@ -443,7 +235,7 @@ class _Uses:
     def note(self, buffer: Buffer, indices: tuple[Expr, ...], is_store: bool, by_first: bool, threads: int) -> None:
         """Notes an access."""
         if buffer in self.shared:
-            index, lanes = _first_of(indices[0])
+            index, lanes = first_of(indices[0])
             self.seen.append((buffer, substitute(index, self.known), lanes, is_store, by_first, threads))
         elif buffer.scope == "global":
             (self.stored if is_store else self.loaded).add(buffer)
@@ -502,7 +294,7 @@ def _is_first(test: Expr, thread: Var | None, known: Mapping[Var, Expr]) -> bool
     return form.constant == 0 and list(form.terms.items()) == [(thread, 1)]
 
 
-def _own_expressions(s: Stmt) -> Iterator[Expr]:
+def own_expressions(s: Stmt) -> Iterator[Expr]:
     """The expressions of a statement that are not those of statements inside it."""
     if isinstance(s, Store):
         yield from (s.value, *s.indices, *(() if s.predicate is None else (s.predicate,)))
@@ -514,7 +306,7 @@ def _own_expressions(s: Stmt) -> Iterator[Expr]:
         yield s.extent
 
 
-def _first_of(index: Expr) -> tuple[Expr, int]:
+def first_of(index: Expr) -> tuple[Expr, int]:
     """The first of neighbouring places, and how many there are."""
     for ramp in walk(index, Ramp):
         if isinstance(ramp, Ramp) and int_value(wide_index(ramp.stride)) == 1:
@@ -522,7 +314,7 @@ def _first_of(index: Expr) -> tuple[Expr, int]:
     return index, 1
 
 
-def _joined(s: For) -> tuple[Load, str, Store] | None:
+def joined(s: For) -> tuple[Load, str, Store] | None:
     """What a loop adds up (or joins otherwise) from its first turn to its last, by what, and where."""
     store = s.body
     while isinstance(store, Let):
@@ -562,10 +354,10 @@ class _Rewriter(Mutator):
             self.known[s.var] = self.found.thread
         if s.thread == "threadIdx.y" and self.found.row is not None and s.var is not self.found.row:
             self.known[s.var] = self.found.row
-        joined = _joined(s)
-        if joined is None or joined[0].buffer not in self.found.parts:
+        parts = joined(s)
+        if parts is None or parts[0].buffer not in self.found.parts:
             return self.generic_stmt(s)
-        part, name, store = joined
+        part, name, store = parts
         own = Load(self.found.registers[part.buffer], (index_expr(0),))
         exchanged = Call(f"{NAME}{name}", (own, index_expr(self.found.threads)), own.dtype)
         so_far = Load(store.buffer, store.indices)
@@ -606,7 +398,7 @@ class _Rewriter(Mutator):
 
     def place(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
         """The register of an element, or of several that are neighbours."""
-        first, lanes = _first_of(indices[0])
+        first, lanes = first_of(indices[0])
         if buffer in self.found.parts:
             return index_expr(0)
         form = linear(wide_index(substitute(first, self.known)))

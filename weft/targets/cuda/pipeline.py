@@ -23,6 +23,7 @@ from weft.targets.cuda import (
     lanes,
     mma,
     producer,
+    spread,
     stagger,
     stay,
     steps,
@@ -78,6 +79,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **fragments.EMITTERS,
         **lanes.EMITTERS,
         **stay.EMITTERS,
+        **spread.EMITTERS,
         **steps.EMITTERS,
         **streamed.EMITTERS,
         **swizzle.EMITTERS,
@@ -87,6 +89,6 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
     own = fragments.own_registers(cluster.own_parts(func))
-    own = lanes.add_up_in_lanes(banks.move_sums(own), threads_of(target))
+    own = spread.in_words(spread.add_up_in_lanes(banks.move_sums(own), threads_of(target)))
     func = lanes.keep_in_registers(own, threads_of(target))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())
