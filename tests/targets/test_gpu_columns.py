@@ -23,7 +23,8 @@ from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.families import default_schedule as opencl_schedule
-from weft.targets.gpu.reduction import choose_columns, divisor_below
+from weft.targets.gpu.reduction import choose_columns
+from weft.targets.gpu.together import divisor_below
 
 
 def product(n, k, dtype="float32"):

@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.loop.tree import blocks_in
 from weft.plan.contraction import is_sum_of_products, load_bytes, producers_of_epilogue
@@ -33,6 +32,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
+from weft.targets.gpu.together import cross_block, cross_threads, divisor_below, load_vectors, unroll_some
 
 
 def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
@@ -461,7 +461,7 @@ def _compute_in_block(found: Found, facts: Facts, shape: tuple[int, int]) -> Non
     stage = s[facts.block.name]
     nest.attach(stage, final, final.loops[0], "shared")
     if facts.is_reduction:
-        _cross_block(stage, *shape, shape[1] == nest.threads_of(found.unit.target).warp)
+        cross_block(stage, *shape, shape[1] == nest.threads_of(found.unit.target).warp)
     elif loops := nest.long_loops(stage):
         # In vectors: a division may branch, and what is behind it is not loaded before it.
         threads, lanes = math.prod(shape), model.MOST_LANES
@@ -536,106 +536,6 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
     return by_rule("with its reductions", unit, rule, apply, makers, is_scattered)
 
 
-# --------------------------------------------------------------------------------------- a reduction that threads share
-
-
-def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1, may_idle: bool = False) -> None:
-    """A reduction shared by threads: each has a part in a register, the parts meet in shared memory.
-
-    The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
-    neighbours at a time; every thread has some, or it `may_idle`.
-    """
-    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
-    if not may_idle:
-        threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
-    rounds = [(threads, lanes)]
-    if threads > 2 * model.FINAL:
-        rounds.append((model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL, 1))
-    for count, wide in rounds:
-        _, part = stage.split(nest.reduce_loops(stage)[-1], factor=count * wide)
-        if wide > 1:
-            part, _ = stage.split(part, factor=wide)
-        partial = stage.schedule.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
-        partial.set_scope("shared")
-        made = _accumulate_locally(partial, tag)
-        inside = nest.reduce_loops(made)
-        several = unroll_some(made, inside[0])
-        if wide > 1:
-            made.unroll(inside[1])
-            _load_vectors(made, several)
-    made = _accumulate_locally(stage)
-    made.unroll(nest.reduce_loops(made)[-1])
-
-
-def _cross_block(stage: Stage, rows: int, columns: int, is_warp: bool) -> None:
-    """A reduction shared by all threads of a block, rows and columns of them."""
-    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
-    if columns > 1 and nest.extent_of(stage, flat) >= rows * columns:
-        _, part = stage.split(flat, factor=rows * columns)
-        partial = stage.schedule.rfactor(stage.name, part, 0)
-        partial.set_scope("shared")
-        made = stage.schedule.cache_write(partial.block.writes[0].buffer, "local")
-        row, column = partial.split(nest.long_loops(partial)[0], factor=columns)
-        nest.mark(partial, {row: "threadIdx.y", column: "threadIdx.x"})
-        made.compute_at(partial, column)
-        unroll_some(made, nest.reduce_loops(made)[0])
-        if is_warp:  # which add up their parts
-            part, _ = stage.split(nest.reduce_loops(stage)[0], nparts=rows)
-            partial = stage.schedule.rfactor(stage.name, part, 0)
-            partial.set_scope("shared")
-            for made in (_accumulate_locally(partial, "threadIdx.y"), _accumulate_locally(stage)):
-                made.unroll(nest.reduce_loops(made)[-1])
-            return
-        rows = min(rows, 2 * model.FINAL)
-    cross_threads(stage, rows, "threadIdx.y")
-
-
-def unroll_some(stage: Stage, loop: Var) -> Var:
-    """Unrolls a loop, a long one by a part of it, so that several loads are on their way; gives the unrolled loop."""
-    length = nest.extent_of(stage, loop)
-    if length > model.FINAL:
-        part = divisor_below(length, model.FINAL)
-        if part == 1:
-            return loop
-        _, loop = stage.split(loop, factor=part)
-    stage.unroll(loop)
-    return loop
-
-
-def divisor_below(length: int, most: int) -> int:
-    """The largest divisor of a length that is not above a number."""
-    return next(n for n in range(max(1, min(length, most)), 0, -1) if length % n == 0)
-
-
-def _load_vectors(made: Stage, place: Var) -> None:
-    """What a thread adds up is loaded several elements at a time."""
-    s = made.schedule
-    for buffer in dict.fromkeys(load.buffer for load in facts_of(made.block).loads):
-        if buffer.scope != "global":
-            continue
-        with s.attempt("load vectors"):
-            copy = s.cache_read(buffer, "local", [made.name])
-            copy.compute_at(made, place)
-            long = nest.long_loops(copy)
-            if len(long) != 1 or nest.extent_of(copy, long[0]) > max(model.MOST_LANES, 16 // buffer.dtype.bytes):
-                raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
-            copy.vectorize(long[0])
-
-
-def _accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
-    """The running value of a reduction in a register; gives the stage that computes it.
-
-    With a tag, the first axis of the result (threadIdx.x: the last, so that neighbours are neighbours) is bound to it.
-    """
-    made = stage.schedule.cache_write(stage.block.writes[0].buffer, "local")
-    own = nest.free_loops(stage)
-    if own:
-        made.compute_at(stage, own[-1])
-        if tag is not None:
-            stage.bind(own[-1] if tag == "threadIdx.x" else own[0], tag)
-    return made
-
-
 # ------------------------------------------------------------------------------------------------------------- columns
 
 
@@ -685,13 +585,12 @@ def evenly(blocks: int, places: int) -> float:
     return blocks / (places * max(1, -(-blocks // places)))
 
 
-def share_columns(stage: Stage, lanes: int, share: int, ring: int = 0) -> Stage:
+def share_columns(stage: Stage, lanes: int, share: int) -> None:
     """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads.
 
-    Partial results of the rows stand in shared memory, in two rounds. With a `ring`, so many threads are along a row
-    of what is read most, and it comes through shared memory, so much ahead as that holds. Gives the stage that loads.
+    Partial results of the rows stand in shared memory, in two rounds.
     """
-    s, name, together, first = stage.schedule, stage.name, model.LOADED_VALUES // lanes, list[Stage]()
+    s, name, together = stage.schedule, stage.name, model.LOADED_VALUES // lanes
     nest.fuse_all(stage, nest.reduce_loops(stage))
     for threads in (share, nest.power_of_two(math.isqrt(share))):
         if threads < 2:
@@ -705,14 +604,9 @@ def share_columns(stage: Stage, lanes: int, share: int, ring: int = 0) -> Stage:
         row, *_, vector = nest.free_loops(partial)
         made.compute_at(partial, row)
         nest.mark(partial, {row: "threadIdx.y", vector: "vectorize"})
-        if ring and not first:
-            _accumulate_ahead(made, lanes, share, ring)
-        else:
-            _accumulate(made, together)
-        first.append(made)
+        _accumulate(made, together)
     _accumulate(s.cache_write(stage.block.writes[0].buffer, "local"), together)
     stage.vectorize(nest.free_loops(stage)[-1])
-    return first[0] if first else stage
 
 
 def _accumulate(made: Stage, together: int) -> None:
@@ -721,7 +615,7 @@ def _accumulate(made: Stage, together: int) -> None:
     made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
     outer, inner = made.split(loop, factor=divisor_below(nest.extent_of(made, loop), together))
     nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not outer]))
-    _load_vectors(made, inner)
+    load_vectors(made, inner)
 
 
 def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
