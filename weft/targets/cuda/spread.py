@@ -45,10 +45,9 @@ from weft.targets.base import ThreadFacts
 from weft.targets.cuda.early import BEGINS_EARLY
 from weft.targets.cuda.fragments import wide_index
 from weft.targets.cuda.lanes import first_of, joined, own_expressions
+from weft.targets.cuda.model import RING_TURNS as TURNS
 
 SPREAD, FETCH, GET = "lanes_spread", "words_fetch", "words_get"
-TURNS = 4
-"""Steps of a ring that are written out."""
 
 
 _SPREAD = """template <int32_t width> DEVICE float weft_lanes_spread(const float *x) {
