@@ -89,6 +89,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
     own = fragments.own_registers(cluster.own_parts(func))
-    own = spread.in_words(spread.add_up_in_lanes(banks.move_sums(own), threads_of(target)))
-    func = lanes.keep_in_registers(own, threads_of(target))
+    machine = threads_of(target)
+    func = lanes.keep_in_registers(banks.move_sums(own), machine)
+    func = spread.in_words(spread.add_up_in_lanes(func, machine))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())
