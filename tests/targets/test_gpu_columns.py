@@ -23,7 +23,8 @@ from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
 from weft.targets.gpu.families import default_schedule as opencl_schedule
-from weft.targets.gpu.reduction import choose_columns, divisor_below
+from weft.targets.gpu.reduction import choose_columns
+from weft.targets.gpu.together import divisor_below
 
 
 def product(n, k, dtype="float32"):
@@ -153,7 +154,7 @@ def test_each_block_computes_the_row(before, n, k, dtype):
     program = ROOMY.generate(ROOMY.lower(schedule.func))
     assert len(program.kernels) == 2, "the copy that packs the weights, which is made once, and the product"
     (packed,) = [buffer for buffer in schedule.func.allocations if buffer.scope == "global"]
-    assert packed.name.startswith("B_") and len(packed.shape) == 3
+    assert packed.name.startswith("B_") and len(packed.shape) in (3, 5)
     copy, wait = program.source.rindex("weft_copy_async_16("), program.source.rindex("griddepcontrol.wait")
     assert wait < copy, "what a kernel of the same program packs is not there before the wait"
     if nvrtc.is_available():
@@ -176,7 +177,7 @@ def test_columns_that_take_turns_are_one_epilogue(n, k, dtype):
     program = ROOMY.generate(ROOMY.lower(schedule.func))
     assert len(program.kernels) == 2, "the copy that packs the weights, and the product"
     body = program.source[program.source.rindex("__global__") :]
-    assert body.index(f"{skip.name}_shared") < body.index("wait_group"), "what is added is there before the sums"
+    assert body.index(f"{skip.name}_early[0] =") < body.index("wait_group"), "what is added is there before the sums"
 
 
 @pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
@@ -275,3 +276,32 @@ def test_a_scale_that_only_some_places_have_is_loaded_there_alone():
         return x / (x * x).sum(1, keepdims=True) * np.append(scale, np.full(k // 2, 2)) @ b
 
     check([x, b, scale], out, reference, ROOMY, constants=[b, scale], tolerance=1e-3)
+
+
+@pytest.mark.parametrize("before", ["norm", "chain"])
+def test_warps_add_up_vectors_in_registers(before):
+    """Lanes have neighbouring k of the same columns: the plain program is interpreted, then registers are exchanged."""
+    inputs, output, reference = weighed(16, 1024, before, "bfloat16")
+    schedule = check(inputs, output, reference, CUDA, constants=[inputs[1]], tolerance=1e-3)
+    source = CUDA.generate(CUDA.lower(schedule.func)).source
+    body = source[source.rindex("__global__") :]
+    assert "weft_lanes_spread<8>(" in body and "weft_words_get(" in body
+    assert ("weft_lanes_spread<1>(" in body) == (before == "norm"), "the sum of squares, too"
+    assert "S_early[0] =" in body and body.index("griddepcontrol.wait") < body.index("S_early[0] =")
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(source, "sm_90a")[1:4] == b"ELF"
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
+def test_what_lanes_exchange_adds_up(width):
+    """The steps of `weft_lanes_spread` in numpy: thread t has the sum of column t % width of all threads."""
+    given = np.random.default_rng(0).standard_normal((32, width))
+    lanes, own = np.arange(32), given.copy()
+    far = width // 2
+    while far:
+        upper = (lanes & far != 0)[:, None]
+        kept, sent = np.where(upper, own[:, far:], own[:, :far]), np.where(upper, own[:, :far], own[:, far:])
+        own, far = kept + sent[lanes ^ far], far // 2
+    for far in (1 << n for n in range(5) if 1 << n >= width):
+        own = own + own[lanes ^ far]
+    np.testing.assert_allclose(own[:, 0], given.sum(0)[lanes % width])

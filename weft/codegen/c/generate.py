@@ -21,7 +21,6 @@ from weft.codegen.c import calls, expressions, statements, types
 from weft.codegen.c.context import Context, Emitter, Module
 from weft.codegen.c.dialects import BARE, PLAIN, Dialect
 from weft.codegen.c.program import DeviceKernel, DeviceProgram, Parameter, Size, TensorMap, Workspace
-from weft.codegen.llvm.analysis import power_of_two
 from weft.codegen.llvm.context import Machine
 from weft.core.errors import TargetError
 from weft.expr.intrinsics import REPORT
@@ -245,7 +244,7 @@ def _shared_offsets(c: Context, overlay: Sequence[Sequence[str]]) -> tuple[list[
         total = begin
         for place, (buffer, _, size) in enumerate(c.shared):
             if group_of.get(buffer.name) == wanted:
-                alignment = max(statements.SHARED_ALIGNMENT, power_of_two(buffer.alignment))
+                alignment = c.aligned[buffer]
                 offsets[place] = -(-total // alignment) * alignment
                 total = offsets[place] + size
         begin = total if wanted is None else begin

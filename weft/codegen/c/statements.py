@@ -30,7 +30,8 @@ from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Allocate, Evaluate, For, If, Let, Seq, Stmt, Store
 from weft.loop.visit import child_exprs, walk_stmts
 
-SHARED_ALIGNMENT = 16
+SHARED_ALIGNMENT, SHARED_LINE = 16, 128
+"""What shared memory begins at a multiple of, and where it holds as much, so that no line of copies lies in two."""
 _UNROLLED = 64
 """Loops up to this length that index a thread's own memory are unrolled, so that it can live in registers."""
 _INT32_MAX = (1 << 31) - 1
@@ -421,8 +422,10 @@ def _allocate(c: Context, s: Allocate) -> None:
     if count is None:
         raise TargetError(f"buffer {buffer.name!r} in a kernel needs a constant size, not {elements(buffer)!r}")
     if buffer.scope.split(".")[0] == "shared":
-        c.aligned[buffer] = max(SHARED_ALIGNMENT, power_of_two(buffer.alignment))
-        c.shared.append((buffer, name, max(count, 1) * buffer.dtype.bytes))
+        size = max(count, 1) * buffer.dtype.bytes
+        least = SHARED_LINE if size >= SHARED_LINE else SHARED_ALIGNMENT
+        c.aligned[buffer] = max(least, power_of_two(buffer.alignment))
+        c.shared.append((buffer, name, size))
     else:
         c.private.add(buffer)
         c.line(f"{types.memory_type(buffer.dtype)} {name}[{max(count, 1)}];")

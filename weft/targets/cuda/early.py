@@ -14,18 +14,34 @@ not there yet. Memory is busy while the kernel before has its last sums, stores 
 
 `load_early` does the same for registers: what each thread loads once into the buffers that the annotation LOADED_EARLY
 of a loop over blocks names, or out of them, where they are constants. Whoever annotates knows that it lies there when a
-program begins: inputs of a model do. Such loads come before copies: nothing that is on its way delays them.
+program begins: inputs of a model do. Such loads come before copies: nothing that is on its way delays them. What the
+annotation LOADED_AT_ONCE names is written by the kernel before: each thread loads all of it right behind the wait, so
+that no load stands behind one that somebody waits for.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.expr.nodes import TRUE, Buffer, Call, Expr, Load, Var, add, index_expr, int_value, logical_and, mul, select
+from weft.expr.nodes import (
+    TRUE,
+    Buffer,
+    Call,
+    Expr,
+    Load,
+    Var,
+    add,
+    index_expr,
+    int_value,
+    logical_and,
+    mul,
+    select,
+)
 from weft.expr.visit import walk
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
@@ -33,7 +49,7 @@ from weft.loop.passes.double_buffer import COMMIT
 from weft.loop.passes.support import Names, buffers_read, buffers_written, is_call, rename_repeated
 from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
 
-BEGINS_EARLY, LOADED_EARLY = "begins_early", "loaded_early"
+BEGINS_EARLY, LOADED_EARLY, LOADED_AT_ONCE = "begins_early", "loaded_early", "loaded_at_once"
 
 
 def begin_early(func: Func) -> Func:
@@ -46,11 +62,12 @@ def begin_early(func: Func) -> Func:
 
 def load_early(func: Func) -> Func:
     """The program whose marked loads come before their kernels wait; runs when threads have statements of their own."""
-    loops = [s for s in walk_stmts(func.body) if isinstance(s, For) and s.annotations.get(LOADED_EARLY)]
-    if not loops:
+    loops = [s for s in walk_stmts(func.body) if isinstance(s, For)]
+    early, at_once = ({x for s in loops for x in s.annotations.get(key, ())} for key in (LOADED_EARLY, LOADED_AT_ONCE))
+    if not early and not at_once:
         return func
-    names, known = {name for s in loops for name in s.annotations[LOADED_EARLY]}, given(func)
-    return rename_repeated(_Kernels(lambda around: _TakeLoads(names, known, around, Names(func))).func(func))
+    take = functools.partial(_TakeLoads, early, at_once, given(func), fresh=Names(func))
+    return rename_repeated(_Kernels(take).func(func))
 
 
 def given(func: Func) -> set[Buffer]:
@@ -73,11 +90,15 @@ class _Kernels(Mutator):
             body = body.body
         taken = self.taker(around)
         rest = taken.stmt(body)
-        if not taken.first:
+        if not taken.first and not taken.later:
             return s
         is_there = any(is_call(one, LAUNCH_WAIT) for one in walk_stmts(rest))
         order = (TRUE,) if taken.is_whole else ()
-        made = seq(*taken.first, None if is_there else Evaluate(Call(LAUNCH_WAIT, order, INT32)), rest)
+        wait = None if is_there else Evaluate(Call(LAUNCH_WAIT, order, INT32))
+        later = taken.later
+        if is_there and later:
+            rest, later = _behind_wait(rest, later), []
+        made = seq(*taken.first, wait, *later, rest)
         own = [buffer for buffer in taken.memory if buffer.scope == "local"]
         for buffer in own:
             made = Allocate(buffer, made)
@@ -92,14 +113,18 @@ class _TakeLoads(Mutator):
     """Takes loads into registers that are named, and these, out of what each thread does once; and of named constants,
     which get registers for all turns of unrolled loops."""
 
-    def __init__(self, names: set[str], given: set[Buffer], around: Sequence[For], fresh: Names) -> None:
-        self.names, self.given, self.fresh = names, given, fresh
+    def __init__(
+        self, names: set[str], at_once: set[str], given: set[Buffer], around: Sequence[For], fresh: Names
+    ) -> None:
+        self.names, self.at_once, self.given, self.fresh = names, at_once, given, fresh
         self.around = {loop.thread: loop for loop in around}
         self.turns: list[For] = []
         self.tests: list[Expr] = []
         self.is_whole = False
+        self.own = buffers_written(around[-1].body)
         self.same: dict[Var, Expr] = {}
         self.first: list[Stmt] = []
+        self.later: list[Stmt] = []
         self.memory: list[Buffer] = []
 
     def visit_For(self, s: For) -> Stmt:
@@ -109,10 +134,15 @@ class _TakeLoads(Mutator):
             done = self.generic_stmt(s)
             self.turns.pop()
             return done
-        if outer is None or int_value(outer.extent) != int_value(s.extent):
+        if outer is None:
             return s
         self.same[s.var] = outer.var
-        return self.generic_stmt(s)
+        if int_value(outer.extent) == int_value(s.extent):
+            return self.generic_stmt(s)
+        self.tests.append(outer.var < s.extent)  # some threads only
+        done = self.generic_stmt(s)
+        self.tests.pop()
+        return done
 
     def visit_If(self, s: If) -> Stmt:
         self.tests.append(s.condition)
@@ -130,8 +160,10 @@ class _TakeLoads(Mutator):
 
     def visit_Load(self, e: Load) -> Expr:
         test, place = logical_and(*self.tests), index_expr(0)
-        is_given = e.buffer.name in self.names and e.buffer in self.given and e.dtype.lanes == 1
-        if not is_given or any(isinstance(one, Load) for part in (test, *e.indices) for one in walk(part)):
+        is_early = e.buffer.name in self.names and e.buffer in self.given
+        is_other = e.buffer.name in self.at_once and e.buffer not in self.own
+        parts = [one for part in (test, *e.indices) for one in walk(part)]
+        if not (is_early or is_other) or e.dtype.lanes > 1 or any(isinstance(one, Load) for one in parts):
             return e
         for loop in self.turns:
             place = add(mul(place, loop.extent), loop.var)
@@ -140,7 +172,7 @@ class _TakeLoads(Mutator):
         made: Stmt = Store(own, (place,), select(test, e, 0))
         for loop in reversed(self.turns):
             made = loop.replace(body=made)
-        self.first.append(substitute_stmt(made, self.same))
+        (self.first if is_early else self.later).append(substitute_stmt(made, self.same))
         self.memory.append(own)
         return Load(own, (place,))
 
@@ -171,6 +203,7 @@ class _Take(Mutator):
         self.constants = constants
         self.is_whole = False
         self.first: list[Stmt] = []
+        self.later: list[Stmt] = []
         self.filled: set[Buffer] = set()
         self.memory: list[Buffer] = []
 
@@ -201,6 +234,20 @@ class _Take(Mutator):
         written, named = buffers_written(s), set(loop.annotations[BEGINS_EARLY])
         ring = all(b.scope == "shared" for b in written) and bool(written) and written <= buffers_read(loop)
         return ring and all(b.name in named and b in self.constants for b in buffers_read(s))
+
+
+class _Behind(Mutator):
+    """Puts statements behind where a kernel waits."""
+
+    def __init__(self, more: Sequence[Stmt]) -> None:
+        self.more = more
+
+    def visit_Evaluate(self, s: Evaluate) -> Stmt:
+        return seq(s, *self.more) if is_call(s, LAUNCH_WAIT) else s
+
+
+def _behind_wait(s: Stmt, more: Sequence[Stmt]) -> Stmt:
+    return _Behind(more).stmt(s)
 
 
 def _emit_wait(c: Context, call: Call) -> str:

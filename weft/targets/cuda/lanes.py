@@ -208,11 +208,11 @@ class _Uses:
                 elif self.row is not s.var:
                     self.known[s.var] = self.row
                 return self.walk(s.body, by_first, threads)
-            joined = _joined(s) if by_first else None
-            if joined is not None and joined[0].buffer in self.shared and self.thread is not None:
-                part = substitute(joined[0].indices[0], {**self.known, s.var: self.thread})
-                self.seen.append((joined[0].buffer, part, 1, True, False, threads))
-                self.joined.setdefault(joined[0].buffer, set()).add(joined[1])
+            parts = joined(s) if by_first else None
+            if parts is not None and parts[0].buffer in self.shared and self.thread is not None:
+                part = substitute(parts[0].indices[0], {**self.known, s.var: self.thread})
+                self.seen.append((parts[0].buffer, part, 1, True, False, threads))
+                self.joined.setdefault(parts[0].buffer, set()).add(parts[1])
                 return extent == self.count
             if extent is not None:
                 self.extents[s.var] = extent
@@ -222,10 +222,10 @@ class _Uses:
             return s.otherwise is None and self.walk(s.then, True, threads)
         if isinstance(s, If) and self.thread in free_vars(substitute(s.condition, self.known)):
             threads = 0  # some of them, nobody knows which
-        mine = [substitute(e, self.known) for e in _own_expressions(s)]
+        mine = [substitute(e, self.known) for e in own_expressions(s)]
         if by_first and self.thread in free_vars(*mine):
             return False  # the others would compute something else
-        own = [e for x in _own_expressions(s) for e in walk(x, Load) if isinstance(e, Load)]
+        own = [e for x in own_expressions(s) for e in walk(x, Load) if isinstance(e, Load)]
         for load in own:
             self.note(load.buffer, load.indices, False, by_first, threads)
         if isinstance(s, Store):
@@ -235,7 +235,7 @@ class _Uses:
     def note(self, buffer: Buffer, indices: tuple[Expr, ...], is_store: bool, by_first: bool, threads: int) -> None:
         """Notes an access."""
         if buffer in self.shared:
-            index, lanes = _first_of(indices[0])
+            index, lanes = first_of(indices[0])
             self.seen.append((buffer, substitute(index, self.known), lanes, is_store, by_first, threads))
         elif buffer.scope == "global":
             (self.stored if is_store else self.loaded).add(buffer)
@@ -294,7 +294,7 @@ def _is_first(test: Expr, thread: Var | None, known: Mapping[Var, Expr]) -> bool
     return form.constant == 0 and list(form.terms.items()) == [(thread, 1)]
 
 
-def _own_expressions(s: Stmt) -> Iterator[Expr]:
+def own_expressions(s: Stmt) -> Iterator[Expr]:
     """The expressions of a statement that are not those of statements inside it."""
     if isinstance(s, Store):
         yield from (s.value, *s.indices, *(() if s.predicate is None else (s.predicate,)))
@@ -306,7 +306,7 @@ def _own_expressions(s: Stmt) -> Iterator[Expr]:
         yield s.extent
 
 
-def _first_of(index: Expr) -> tuple[Expr, int]:
+def first_of(index: Expr) -> tuple[Expr, int]:
     """The first of neighbouring places, and how many there are."""
     for ramp in walk(index, Ramp):
         if isinstance(ramp, Ramp) and int_value(wide_index(ramp.stride)) == 1:
@@ -314,7 +314,7 @@ def _first_of(index: Expr) -> tuple[Expr, int]:
     return index, 1
 
 
-def _joined(s: For) -> tuple[Load, str, Store] | None:
+def joined(s: For) -> tuple[Load, str, Store] | None:
     """What a loop adds up (or joins otherwise) from its first turn to its last, by what, and where."""
     store = s.body
     while isinstance(store, Let):
@@ -354,10 +354,10 @@ class _Rewriter(Mutator):
             self.known[s.var] = self.found.thread
         if s.thread == "threadIdx.y" and self.found.row is not None and s.var is not self.found.row:
             self.known[s.var] = self.found.row
-        joined = _joined(s)
-        if joined is None or joined[0].buffer not in self.found.parts:
+        parts = joined(s)
+        if parts is None or parts[0].buffer not in self.found.parts:
             return self.generic_stmt(s)
-        part, name, store = joined
+        part, name, store = parts
         own = Load(self.found.registers[part.buffer], (index_expr(0),))
         exchanged = Call(f"{NAME}{name}", (own, index_expr(self.found.threads)), own.dtype)
         so_far = Load(store.buffer, store.indices)
@@ -398,7 +398,7 @@ class _Rewriter(Mutator):
 
     def place(self, buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
         """The register of an element, or of several that are neighbours."""
-        first, lanes = _first_of(indices[0])
+        first, lanes = first_of(indices[0])
         if buffer in self.found.parts:
             return index_expr(0)
         form = linear(wide_index(substitute(first, self.known)))

@@ -128,6 +128,9 @@ STREAM_BLOCKS = ((32, 8, 2), (32, 16, 1), (16, 8, 3), (16, 16, 1))
 """Columns and warps of a block, and how many of these a multiprocessor holds; of equals the first."""
 STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 """Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
+RING_TURNS = 4
+"""Steps of a ring that are written out, of a product of one row: with one 599 µs instead of 593 for a token
+(docs/gpu.md)."""
 STEP_COLUMNS, STEP_WARPS, STEP_TILES, STEP_REGISTERS = 32, 8, 16, 56
 """Steps of recurrences: columns of a block at most, warps, tiles of 16 columns by 8 rows that a warp holds the sums of,
 and registers beside sums and weights that are held. Prototypes (650 units, 16 sequences): 32 columns, 4 or 8 warps

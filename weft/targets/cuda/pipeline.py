@@ -23,6 +23,7 @@ from weft.targets.cuda import (
     lanes,
     mma,
     producer,
+    spread,
     stagger,
     stay,
     steps,
@@ -78,6 +79,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **fragments.EMITTERS,
         **lanes.EMITTERS,
         **stay.EMITTERS,
+        **spread.EMITTERS,
         **steps.EMITTERS,
         **streamed.EMITTERS,
         **swizzle.EMITTERS,
@@ -87,5 +89,7 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
 def generate(func: Func, target: Target) -> DeviceProgram:
     """CUDA C and launches of a lowered program."""
     own = fragments.own_registers(cluster.own_parts(func))
-    func = lanes.keep_in_registers(banks.move_sums(own), threads_of(target))
+    machine = threads_of(target)
+    func = lanes.keep_in_registers(banks.move_sums(own), machine)
+    func = spread.in_words(spread.add_up_in_lanes(func, machine))
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

@@ -40,7 +40,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.cuda import model as fit
 from weft.targets.cuda.mma import zero_tile
 from weft.targets.gpu import model as gpu_model
-from weft.targets.gpu import nest, reduction
+from weft.targets.gpu import nest, reduction, together
 from weft.targets.gpu.elementwise import by_rule
 
 DEPTH, WIDTHS, MOST_ROWS = 32, (16, 32), 8
@@ -220,12 +220,12 @@ def match(unit: Unit) -> Sketch | None:
     shapes = [one for one in fit.STREAM_BLOCKS if one[0] in widths]
     busy = [reduction.evenly(columns // w, machine.multiprocessors * held) for w, _, held in shapes]
     width, most, _ = shapes[max(range(len(shapes)), key=lambda at: min(busy[at], gpu_model.EVEN))]
-    warps = reduction.divisor_below(steps, most)
-    together = reduction.divisor_below(steps // warps, fit.STREAM_BYTES // (2 * DEPTH * width))
-    if warps < fit.LEAST_STREAM_WARPS or steps // (warps * together) > fit.STREAM_TURNS:
+    warps = together.divisor_below(steps, most)
+    several = together.divisor_below(steps // warps, fit.STREAM_BYTES // (2 * DEPTH * width))
+    if warps < fit.LEAST_STREAM_WARPS or steps // (warps * several) > fit.STREAM_TURNS:
         return None
     made = by_rule(
-        "streamed tiles", unit, {"threads": 32, "rows": warps, "width": width, "steps": together},
+        "streamed tiles", unit, {"threads": 32, "rows": warps, "width": width, "steps": several},
         lambda point: _apply(found, rows, point), [] if found.is_alone else [facts], threads=(32,), width=widths,
         rows=tuple(n for n in range(1, 17) if steps % n == 0), steps=tuple(n for n in range(1, 5) if steps % n == 0),
     )  # fmt: skip

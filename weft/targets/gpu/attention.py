@@ -30,7 +30,7 @@ from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu import model, nest
-from weft.targets.gpu.reduction import unroll_some
+from weft.targets.gpu.together import unroll_some
 
 STAGES = frozenset((
     fused.QUERIES, fused.KEYS, fused.VALUES, fused.SCORES, fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL,

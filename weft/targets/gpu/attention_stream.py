@@ -31,7 +31,7 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu import attention as general
 from weft.targets.gpu import model, nest
-from weft.targets.gpu.reduction import unroll_some
+from weft.targets.gpu.together import unroll_some
 
 KNOBS: dict[str, tuple[int, ...]] = {"rows": (8, 16, 32), "loads": (4, 8, 16)}
 """Rows of threads, a key each; vectors of a thread on their way."""

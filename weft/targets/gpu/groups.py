@@ -19,7 +19,7 @@ from weft.schedule.facts import block_named, extent, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model, nest, rows
-from weft.targets.gpu.reduction import divisor_below
+from weft.targets.gpu.together import divisor_below
 
 
 def group_rows(target: Target) -> Callable[[int, int, int, tuple[int, ...], int], int]:

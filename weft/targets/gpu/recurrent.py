@@ -23,7 +23,8 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import nest
 from weft.targets.gpu.model import FULL_ROUNDS, LEAST_BLOCK, UNIT_DEPTH, UNIT_THREADS
-from weft.targets.gpu.reduction import cross_threads, is_contiguous
+from weft.targets.gpu.reduction import is_contiguous
+from weft.targets.gpu.together import cross_threads
 
 
 def schedule_steps(s: Schedule, target: Target) -> None:

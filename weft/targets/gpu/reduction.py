@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.loop.tree import blocks_in
 from weft.plan.contraction import is_sum_of_products, load_bytes, producers_of_epilogue
@@ -33,6 +32,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import bind_flat, by_rule, powers
+from weft.targets.gpu.together import cross_block, cross_threads, divisor_below, load_vectors, unroll_some
 
 
 def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
@@ -282,9 +282,10 @@ def _apply_columns(found: Found, point: Point) -> None:
     target, lanes = found.unit.target, point["lanes"]
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
-    ahead = _pack_columns(found, point["threads"] * lanes) if lanes > 1 else []
-    is_ring = ahead and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
-    ring = point["threads"] if is_ring else 0
+    ring = lanes > 1 and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
+    together = point["rows"] if ring and _are_warps(found, point) else 1
+    ahead = _pack_columns(found, point["threads"] * lanes, lanes, together) if lanes > 1 else []
+    ring = ring and bool(ahead)
     asked = [] if ring else ahead  # the others come by themselves
 
     def bind(stage: Stage, flat: Var) -> Var:
@@ -301,19 +302,15 @@ def _apply_columns(found: Found, point: Point) -> None:
 
     if ahead and found.facts.points > extent(found.facts.spatial[-1]):
         return _share_rows(found, point, ahead)
+    if ring:
+        return _share_ring(found, point, before)
     made = found.attach(bind, "local")
     if lanes > 1:
-        sums = share_columns(made, lanes, point["rows"], ring)
+        share_columns(made, lanes, point["rows"])
     elif is_shared:
         cross_threads(made, point["rows"], "threadIdx.y")
     for facts in before:
-        _compute_in_block(found, facts, point)
-    scales = {load.buffer.name for facts in before for load in facts.loads if load.buffer in found.unit.constants}
-    if ring and scales:  # later they would wait behind the ring
-        final = found.unit.schedule[found.unit.facts.block.name]
-        final.annotate("loaded_early", sorted(scales), final.loops[0])
-    for facts in _rows_in_block(found, sums) if ring else ():
-        _compute_in_block(found, facts, point)
+        _compute_in_block(found, facts, (point["rows"], point["threads"]))
 
 
 def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> None:
@@ -356,6 +353,101 @@ def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> Non
     found.unit.done.add(made.name)
 
 
+def _share_ring(found: Found, point: Point, before: Sequence[Facts]) -> None:
+    """Columns of one row whose weights come through shared memory, so much ahead as that holds.
+
+    The threads of a warp have neighbouring k of the same columns where that is possible, and add up a vector of these
+    together; then warps meet in shared memory, and each thread has one column.
+    """
+    s, lanes, share = found.unit.schedule, point["lanes"], point["rows"]
+    final, across = s[found.unit.facts.block.name], point["threads"]
+    if found.is_alone:
+        s.cache_write(final.block.writes[0].buffer, "local")
+    made = s[found.facts.block.name]
+    if found.is_alone:  # what computes has the new name: the block that stores is the copy
+        made = next(s[name] for name in feeding(s, final.name) if facts_of(block_named(s, name)).is_reduction)
+    warp, is_warp = nest.threads_of(found.unit.target).warp, _are_warps(found, point)
+    shape = (across * share // warp, warp) if is_warp else (share, across)
+    *rows, columns = nest.spatial_loops(final)
+    block, inside = final.split(columns, factor=across * lanes // found.step)
+    final.reorder(block, *rows, inside)
+    final.bind(block, "blockIdx.x")
+    mine, partials = (
+        spread(final, nest.fuse_all(final, [*rows, inside]), *_enough(shape, across * lanes // found.step)),
+        list[Stage](),
+    )
+    nest.fuse_all(made, nest.reduce_loops(made))
+    for together in (share, share // warp if is_warp else divisor_below(share, share // lanes)):
+        (loop,) = nest.reduce_loops(made)
+        made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
+        part, rest = (
+            made.split(loop, nparts=together) if partials and is_warp else made.split(loop, factor=together)[::-1]
+        )
+        partials.append(s.rfactor(made.name, part, 0))
+    nest.attach(made, final, mine, "local")
+    nest.mark(made, nest.unrolled(*nest.long_loops(made)))
+    first, second = partials
+    nest.attach(second, final, block, "shared")
+    total = s.cache_write(second.block.writes[0].buffer, "local")
+    if is_warp:
+        place = _warps_of(second, lanes)
+    else:
+        place = spread(second, nest.fuse_all(second, nest.free_loops(second)), *shape)
+    total.compute_at(second, place)
+    nest.mark(total, nest.unrolled(*nest.long_loops(total)))
+    nest.attach(first, final, block, "shared")
+    sums = s.cache_write(first.block.writes[0].buffer, "local")
+    if is_warp:  # a warp's sums lie together
+        partial = first.block.writes[0].buffer
+        ones = [f"i{at}" for at in range(len(partial.shape) - 2)]
+        order = [f"n // {lanes}", "k", *ones, f"n % {lanes}"]
+        s.apply("transform_layout", buffer=partial.name, inputs=["k", *ones, "n"], outputs=order)
+    row, *rows, inside = nest.free_loops(first)
+    if is_warp:
+        row, lane = first.split(row, factor=warp)
+        column, vector = first.split(inside, factor=lanes)
+        first.reorder(*rows, column, row, lane, vector)
+        nest.mark(first, {first.fuse(column, row): "threadIdx.y", lane: "threadIdx.x", vector: "vectorize"})
+    else:
+        lane, vector = first.split(inside, factor=lanes)
+        nest.mark(first, {row: "threadIdx.y", lane: "threadIdx.x", vector: "vectorize"})
+    sums.compute_at(first, lane)
+    _accumulate_ahead(sums, lanes, *shape)
+    found.unit.done.add(made.name)
+    for facts in before:
+        _compute_in_block(found, facts, shape)
+    main, own = main_load(facts_of(sums.block)), [block_named(s, facts.block.name) for facts in before]
+    read = {load.buffer for one in (final.block, *own) for load in facts_of(one).loads if load.buffer.scope == "global"}
+    # Constants would wait behind the ring later, and others behind one another.
+    for key, is_known in (("loaded_early", True), ("loaded_at_once", False)):
+        if names := sorted(one.name for one in read if (one in found.unit.constants) is is_known):
+            final.annotate(key, names, final.loops[0])
+    for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
+        if buffer.scope == "global" and main is not None and buffer is not main.buffer:
+            _compute_in_block(found, facts_of(s.cache_read(buffer, "shared", [sums.name]).block), shape)
+
+
+def _are_warps(found: Found, point: Point) -> bool:
+    """Whether the threads that share a column are whole warps."""
+    warp = nest.threads_of(found.unit.target).warp
+    return warp > 1 and point["rows"] % warp == 0
+
+
+def _enough(shape: tuple[int, int], many: int) -> tuple[int, int]:
+    """The first rows and columns of threads that have one of so many things each."""
+    columns = min(shape[1], many)
+    return min(shape[0], -(-many // columns)), columns
+
+
+def _warps_of(stage: Stage, lanes: int) -> Var:
+    """Parts and columns as warps that have a vector of columns each; gives the loop over its columns."""
+    row, *rows, inside = nest.free_loops(stage)
+    column, vector = stage.split(inside, factor=lanes)
+    stage.reorder(*rows, column, row, vector)
+    nest.mark(stage, {stage.fuse(column, row): "threadIdx.y", vector: "threadIdx.x"})
+    return vector
+
+
 def spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
     """A loop divided among all threads of a block; gives the innermost that is left around what a thread does."""
     outer, row, column = stage.split(loop, factors=[None, rows, columns])
@@ -363,24 +455,24 @@ def spread(stage: Stage, loop: Var, rows: int, columns: int) -> Var:
     return outer
 
 
-def _compute_in_block(found: Found, facts: Facts, point: Point) -> None:
+def _compute_in_block(found: Found, facts: Facts, shape: tuple[int, int]) -> None:
     """A stage before a product, shared by all threads of each block, its result in their memory."""
     s, final = found.unit.schedule, found.unit.schedule[found.unit.facts.block.name]
     stage = s[facts.block.name]
     nest.attach(stage, final, final.loops[0], "shared")
     if facts.is_reduction:
-        _cross_block(stage, point["rows"], point["threads"])
+        cross_block(stage, *shape, shape[1] == nest.threads_of(found.unit.target).warp)
     elif loops := nest.long_loops(stage):
         # In vectors: a division may branch, and what is behind it is not loaded before it.
-        threads, lanes = point["rows"] * point["threads"], model.MOST_LANES
+        threads, lanes = math.prod(shape), model.MOST_LANES
         lanes = nest.whole_vectors(facts, facts.spatial[-1], facts.loads, lanes) if len(loops) == 1 else 1
         while lanes > 1 and facts.points < lanes * threads:
             lanes //= 2
-        nest.fetch_together(stage, loops, point["rows"], point["threads"], lanes)
+        nest.fetch_together(stage, loops, *shape, lanes)
     found.unit.done.add(stage.name)
 
 
-def _pack_columns(found: Found, width: int) -> list[list[str | int]]:
+def _pack_columns(found: Found, width: int, lanes: int, rows: int) -> list[list[str | int]]:
     """Constants whose rows lie along the columns of a block, stored block by block: what a block reads lies together.
 
     Gives the buffers, how many elements of each are a block's, and for how many it asks before it waits for others.
@@ -391,7 +483,10 @@ def _pack_columns(found: Found, width: int) -> list[list[str | int]]:
         for buffer in dict.fromkeys(load.buffer for load in facts.loads if is_packed(load, facts, constants)):
             copy = s.cache_read(buffer.name, "global", [facts.block.name])
             name = s.buffer_name(copy)
-            s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=[f"n // {width}", "k", f"n % {width}"])
+            order = [f"n // {width}", "k", f"n % {width}"]
+            if rows > 1:  # what a step takes lies together, and in it what threads of neighbouring k take
+                order = [order[0], f"k // {rows}", f"n % {width} // {lanes}", f"k % {rows}", f"n % {lanes}"]
+            s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=order)
             step, most = (int_value(buffer.shape[0]) or 0) * width, model.AHEAD * machine.cache_bytes
             most = int(most / machine.multiprocessors / machine.vector_bytes) * machine.vector_bytes
             made.append([name, step, min(step, most // buffer.dtype.bytes)])
@@ -439,99 +534,6 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
 
     is_scattered = any(is_contiguous(maker) and maker.depth >= model.LEAST_ROW for maker in makers)
     return by_rule("with its reductions", unit, rule, apply, makers, is_scattered)
-
-
-# --------------------------------------------------------------------------------------- a reduction that threads share
-
-
-def cross_threads(stage: Stage, threads: int, tag: str = "threadIdx.x", lanes: int = 1, may_idle: bool = False) -> None:
-    """A reduction shared by threads: each has a part in a register, the parts meet in shared memory.
-
-    The loops around the reduction stay as they are, and are the caller's to bind. With `lanes`, a thread loads so many
-    neighbours at a time; every thread has some, or it `may_idle`.
-    """
-    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
-    if not may_idle:
-        threads = min(threads, nest.power_of_two(max(1, nest.extent_of(stage, flat) // lanes)))
-    rounds = [(threads, lanes)]
-    if threads > 2 * model.FINAL:
-        rounds.append((model.FINAL if threads <= 16 * model.FINAL else 2 * model.FINAL, 1))
-    for count, wide in rounds:
-        _, part = stage.split(nest.reduce_loops(stage)[-1], factor=count * wide)
-        if wide > 1:
-            part, _ = stage.split(part, factor=wide)
-        partial = stage.schedule.rfactor(stage.name, part, -1 if tag == "threadIdx.x" else 0)
-        partial.set_scope("shared")
-        made = _accumulate_locally(partial, tag)
-        inside = nest.reduce_loops(made)
-        several = unroll_some(made, inside[0])
-        if wide > 1:
-            made.unroll(inside[1])
-            _load_vectors(made, several)
-    made = _accumulate_locally(stage)
-    made.unroll(nest.reduce_loops(made)[-1])
-
-
-def _cross_block(stage: Stage, rows: int, columns: int) -> None:
-    """A reduction shared by all threads of a block, rows and columns of them."""
-    flat = nest.fuse_all(stage, nest.in_memory_order(stage, nest.reduce_loops(stage)))
-    if columns > 1 and nest.extent_of(stage, flat) >= rows * columns:
-        _, part = stage.split(flat, factor=rows * columns)
-        partial = stage.schedule.rfactor(stage.name, part, 0)
-        partial.set_scope("shared")
-        made = stage.schedule.cache_write(partial.block.writes[0].buffer, "local")
-        row, column = partial.split(nest.long_loops(partial)[0], factor=columns)
-        nest.mark(partial, {row: "threadIdx.y", column: "threadIdx.x"})
-        made.compute_at(partial, column)
-        unroll_some(made, nest.reduce_loops(made)[0])
-        rows = min(rows, 2 * model.FINAL)
-    cross_threads(stage, rows, "threadIdx.y")
-
-
-def unroll_some(stage: Stage, loop: Var) -> Var:
-    """Unrolls a loop, a long one by a part of it, so that several loads are on their way; gives the unrolled loop."""
-    length = nest.extent_of(stage, loop)
-    if length > model.FINAL:
-        part = divisor_below(length, model.FINAL)
-        if part == 1:
-            return loop
-        _, loop = stage.split(loop, factor=part)
-    stage.unroll(loop)
-    return loop
-
-
-def divisor_below(length: int, most: int) -> int:
-    """The largest divisor of a length that is not above a number."""
-    return next(n for n in range(max(1, min(length, most)), 0, -1) if length % n == 0)
-
-
-def _load_vectors(made: Stage, place: Var) -> None:
-    """What a thread adds up is loaded several elements at a time."""
-    s = made.schedule
-    for buffer in dict.fromkeys(load.buffer for load in facts_of(made.block).loads):
-        if buffer.scope != "global":
-            continue
-        with s.attempt("load vectors"):
-            copy = s.cache_read(buffer, "local", [made.name])
-            copy.compute_at(made, place)
-            long = nest.long_loops(copy)
-            if len(long) != 1 or nest.extent_of(copy, long[0]) > max(model.MOST_LANES, 16 // buffer.dtype.bytes):
-                raise ScheduleError("reduction", buffer.name, "it is not read in whole vectors")
-            copy.vectorize(long[0])
-
-
-def _accumulate_locally(stage: Stage, tag: str | None = None) -> Stage:
-    """The running value of a reduction in a register; gives the stage that computes it.
-
-    With a tag, the first axis of the result (threadIdx.x: the last, so that neighbours are neighbours) is bound to it.
-    """
-    made = stage.schedule.cache_write(stage.block.writes[0].buffer, "local")
-    own = nest.free_loops(stage)
-    if own:
-        made.compute_at(stage, own[-1])
-        if tag is not None:
-            stage.bind(own[-1] if tag == "threadIdx.x" else own[0], tag)
-    return made
 
 
 # ------------------------------------------------------------------------------------------------------------- columns
@@ -583,13 +585,12 @@ def evenly(blocks: int, places: int) -> float:
     return blocks / (places * max(1, -(-blocks // places)))
 
 
-def share_columns(stage: Stage, lanes: int, share: int, ring: int = 0) -> Stage:
+def share_columns(stage: Stage, lanes: int, share: int) -> None:
     """A reduction at one thread of a block, its columns in the innermost loop, shared by rows of threads.
 
-    Partial results of the rows stand in shared memory, in two rounds. With a `ring`, so many threads are along a row
-    of what is read most, and it comes through shared memory, so much ahead as that holds. Gives the stage that loads.
+    Partial results of the rows stand in shared memory, in two rounds.
     """
-    s, name, together, first = stage.schedule, stage.name, model.LOADED_VALUES // lanes, list[Stage]()
+    s, name, together = stage.schedule, stage.name, model.LOADED_VALUES // lanes
     nest.fuse_all(stage, nest.reduce_loops(stage))
     for threads in (share, nest.power_of_two(math.isqrt(share))):
         if threads < 2:
@@ -603,14 +604,9 @@ def share_columns(stage: Stage, lanes: int, share: int, ring: int = 0) -> Stage:
         row, *_, vector = nest.free_loops(partial)
         made.compute_at(partial, row)
         nest.mark(partial, {row: "threadIdx.y", vector: "vectorize"})
-        if ring and not first:
-            _accumulate_ahead(made, lanes, share, ring)
-        else:
-            _accumulate(made, together)
-        first.append(made)
+        _accumulate(made, together)
     _accumulate(s.cache_write(stage.block.writes[0].buffer, "local"), together)
     stage.vectorize(nest.free_loops(stage)[-1])
-    return first[0] if first else stage
 
 
 def _accumulate(made: Stage, together: int) -> None:
@@ -619,7 +615,7 @@ def _accumulate(made: Stage, together: int) -> None:
     made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
     outer, inner = made.split(loop, factor=divisor_below(nest.extent_of(made, loop), together))
     nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not outer]))
-    _load_vectors(made, inner)
+    load_vectors(made, inner)
 
 
 def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
@@ -650,14 +646,3 @@ def _has_ring(facts: Facts, target: Target) -> bool:
         return False
     sums = model.SHARE_THREADS * (machine.vector_bytes // main.buffer.dtype.bytes)
     return 4 * (facts.depth + 2 * sums) + model.RING_BYTES <= machine.shared_bytes  # the row, sums, and the ring
-
-
-def _rows_in_block(found: Found, sums: Stage) -> list[Facts]:
-    """What a product, and its epilogue, read of other kernels, as copies in each block: later they wait for nothing."""
-    s, constants, made = found.unit.schedule, found.unit.constants, list[Facts]()
-    main = main_load(facts_of(sums.block))
-    for name, known in ((sums.name, ()), (found.unit.facts.block.name, constants)):
-        for buffer in dict.fromkeys(load.buffer for load in facts_of(block_named(s, name)).loads):
-            if buffer.scope == "global" and main is not None and buffer is not main.buffer and buffer not in known:
-                made.append(facts_of(s.cache_read(buffer, "shared", [name]).block))
-    return made

@@ -24,7 +24,8 @@ from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, n
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model, nest
 from weft.targets.gpu.elementwise import by_rule, powers, vector_lanes
-from weft.targets.gpu.reduction import cross_threads, is_contiguous, row_parts, row_threads
+from weft.targets.gpu.reduction import is_contiguous, row_parts, row_threads
+from weft.targets.gpu.together import cross_threads
 
 
 class _Rows:
