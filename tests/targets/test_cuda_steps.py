@@ -168,6 +168,15 @@ def test_a_step_may_be_a_kernel():
     assert sum(bool(kernel.constants) for kernel in program.kernels) == 3
 
 
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+def test_a_machine_whose_tensor_cores_take_less_at_a_time_has_plain_steps():
+    graph, turing = recurrence("LSTM", 2, 16, 64), find_target("cuda:sm_75")
+    made = build_program(graph.nodes, graph.outputs, graph.constants, "kernel", {}, 1)
+    turing.spec.schedule(made.schedule, turing, [buffer for v, buffer in made.inputs if v in graph.constants])
+    source = turing.generate(turing.lower(made.schedule.func)).source
+    assert nvrtc.compile_source(source, "sm_75")[1:4] == b"ELF"
+
+
 def test_each_kernel_lays_shared_memory_over_its_own():
     """The product of the input has tiles that lie over one another, although steps use shared memory, too."""
     made = scheduled(recurrence("LSTM", 4, 64, 64, features=256))

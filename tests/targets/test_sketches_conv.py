@@ -16,6 +16,7 @@ from weft.builder import lower
 from weft.codegen.llvm.generate import generate
 from weft.core.errors import ScheduleError
 from weft.core.knobs import knobs
+from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
@@ -69,11 +70,22 @@ def test_what_tiles_are_chosen():
     assert tile(17, 17, 12, Walk(CORE, 1344, 2.0, 4))[0] == 3
 
 
+def test_an_image_of_open_size_whose_tiles_have_a_mean_width():
+    weights = np.random.default_rng(0).standard_normal((32, 24, 3, 3)).astype(np.float32)
+    build = Builder("open")
+    image = build.input("x", (1, 24, Var("h"), Var("w")))
+    made = build.node("Conv", image, build.constant(weights), strides=[2, 2], dilations=[2, 2])
+    graph = build.finish(made)
+    x = np.random.default_rng(1).standard_normal((1, 24, 37, 45)).astype(np.float32)
+    np.testing.assert_allclose(weft.compile(graph)(x), interpret_graph(graph, [x])[0], rtol=1e-3, atol=1e-3)
+
+
 def test_rows_stored_plainly_cost_the_lines_that_they_meet():
     wide = np.asarray([8, 14, 16, 28])
     met = model.row_cycles(wide, 112) / model.LINE_STORED
     assert np.allclose(met, [1, 1 + 48 / 64, 1, 1 + 96 / 64])  # whole halves and lines; the others begin anywhere
     assert model.row_cycles(wide, 0) == 0
+    assert np.allclose(model.row_cycles(np.asarray([8.0, 14.5]), 112) / model.LINE_STORED, [1, 1 + 50 / 64])
     # Halves of lines are stored as often as whole ones would be, twice: a tile of fewer channels and more pixels.
     assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8)) == (3, 1, 8)
     assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8, row=112, lanes=16)) == (1, 1, 16)

@@ -11,7 +11,7 @@ import sys
 from weft.runtime.faults import KERNEL_SHIFT, REASONS
 from weft.runtime.fingerprint import digest
 
-FORMAT = 8
+FORMAT = 9
 """Of the module file: goes up when the content changes."""
 TURN_BIT = 32
 """Of `threads`: whether this is an odd call, in which loops that turn run backwards."""
