@@ -29,7 +29,7 @@ _BEFORE = replace(H200, overlaps_launches=False, tensor_cores=_AMPERE)
 ARCHITECTURES: dict[str, ThreadFacts] = {
     "sm_75": replace(
         _BEFORE, multiprocessors=40, multiprocessor_threads=1024, shared_bytes=64 * _KB,
-        multiprocessor_shared_bytes=64 * _KB, cache_bytes=4 * _MB, tensor_cores=frozenset(),  # theirs take half the depth
+        multiprocessor_shared_bytes=64 * _KB, cache_bytes=4 * _MB, tensor_cores=frozenset(),  # half as deep
         has_async_copy=False, gigahertz=1.59, lanes=64, matrix_products=512,
     ),
     "sm_80": replace(
