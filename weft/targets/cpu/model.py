@@ -284,8 +284,7 @@ def row_cycles(wide: Any, row: int, size: int = 4) -> Any:
 
     Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again.
     """
-    whole = np.asarray(wide).astype(int)  # open rows have tiles of a mean width
-    apart = np.gcd(whole * size, math.gcd(row * size, LINE_BYTES))  # where in a line stores begin
+    apart = np.gcd(np.asarray(wide).astype(int) * size, math.gcd(row * size, LINE_BYTES))  # where stores begin
     return LINE_STORED * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
 
 
