@@ -16,12 +16,14 @@ from weft.core.dtypes import dtype as kind_of
 from weft.core.errors import InterpreterError
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
+from weft.loop.parser import parse_func
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, walk_stmts
 from weft.models.builder import Builder
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
+from weft.targets.cuda.spread import add_up_in_lanes
 from weft.targets.gpu.families import default_schedule as opencl_schedule
 from weft.targets.gpu.reduction import choose_columns
 from weft.targets.gpu.together import divisor_below
@@ -305,3 +307,34 @@ def test_what_lanes_exchange_adds_up(width):
     for far in (1 << n for n in range(5) if 1 << n >= width):
         own = own + own[lanes ^ far]
     np.testing.assert_allclose(own[:, 0], given.sum(0)[lanes % width])
+
+
+@pytest.mark.parametrize("where", ["behind a wait for copies", "of memory of all blocks"])
+def test_a_barrier_that_keeps_more_apart_than_shared_memory_stays(where):
+    """What others copied, or wrote to memory of all blocks, is there for all threads only behind it."""
+    text = """func f(A: float32[32], B: float32[32]) @{"flat": true}:
+    for b in range(1) thread blockIdx.x:
+        allocate part: float32[32] shared:
+            allocate x: float32[32] shared:
+                for tx in range(32) thread threadIdx.x:
+                    allocate total: float32[1] local:
+                        x[tx] = A[tx]
+                        barrier()
+                        part[tx] = A[tx]
+                        copy_wait(0)
+                        barrier()
+                        total[0] = x[31 - tx]
+                        for l in range(32):
+                            total[0] = total[0] + part[l]
+                        barrier()
+                        B[tx] = total[0]
+"""
+    if "blocks" in where:
+        for old, new in (
+            ("copy_wait(0)", "C[tx] = A[tx]"),
+            ("x[31 - tx]", "C[31 - tx]"),
+            ("B: ", "C: float32[32], B: "),
+        ):
+            text = text.replace(old, new)
+    made = add_up_in_lanes(parse_func(text), CUDA.threads)
+    assert "lanes_spread" in repr(made) and sum(map(is_barrier, walk_stmts(made.body))) == 3

@@ -39,7 +39,8 @@ from weft.expr.nodes import (
 )
 from weft.expr.visit import substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.support import Linear, is_barrier, linear
+from weft.loop.passes.double_buffer import WAIT
+from weft.loop.passes.support import Linear, buffers_written, is_barrier, is_call, linear
 from weft.loop.visit import Mutator, child_stmts, substitute_stmt, walk_exprs, walk_stmts
 from weft.targets.base import ThreadFacts
 from weft.targets.cuda.early import BEGINS_EARLY
@@ -112,7 +113,7 @@ class _Spreads(Mutator):
             if (found := self._spread(buffer, reader)) is not None:
                 owns.append(found[0])
                 swaps.update(found[1])
-        return _Swap(swaps, owns, self.group_of).stmt(s) if swaps else s
+        return _Swap(swaps, owns, self.group_of, buffers_written(s)).stmt(s) if swaps else s
 
     def _is_whole(self, s: For) -> bool:
         """Whether all lanes of a warp take part in a loop of threads."""
@@ -201,8 +202,10 @@ class _Reader:
 class _Swap(Mutator):
     """Puts statements in the place of others, and registers inside the threads."""
 
-    def __init__(self, swaps: Mapping[Stmt, Stmt], owns: Sequence[Buffer], group_of: Mapping[str, int]) -> None:
-        self.swaps, self.owns, self.group_of = swaps, list(owns), group_of
+    def __init__(
+        self, swaps: Mapping[Stmt, Stmt], owns: Sequence[Buffer], group_of: Mapping[str, int], written: set[Buffer]
+    ) -> None:
+        self.swaps, self.owns, self.group_of, self.written = swaps, list(owns), group_of, written
 
     def stmt(self, s: Stmt) -> Stmt:
         """The statement, or what stands for it."""
@@ -224,28 +227,25 @@ class _Swap(Mutator):
         parts = [self.stmt(one) for one in s.stmts]
         for at, one in enumerate(parts):
             if not is_barrier(one):
-                before = None if before is None else before | _shared_in(one)
+                before = None if before is None or is_call(one, WAIT) else before | self.touched(one)
                 kept.append(one)
                 continue
             end = next((i for i in range(at + 1, len(parts)) if is_barrier(parts[i])), None)
-            after = set().union(*map(_shared_in, parts[at + 1 : end]))
+            after = set().union(*map(self.touched, parts[at + 1 : end]))
             if before is None or end is None or any(self.meet(a, b) for a in before for b in after):
                 kept.append(one)
                 before = set()
         return seq(*kept)
 
+    def touched(self, s: Stmt) -> set[Buffer]:
+        """The memory that a statement reads or writes: shared, or such of all blocks as the launch writes."""
+        used = {e.buffer for e in walk_exprs(s) if isinstance(e, (Load, Address))} | buffers_written(s)
+        return {b for b in used if b.scope == "shared" or b.scope == "global" and b in self.written}
+
     def meet(self, a: Buffer, b: Buffer) -> bool:
         """Whether two buffers may be the same memory."""
         groups = {self.group_of.get(a.name), self.group_of.get(b.name)}
         return a is b or None not in groups and len(groups) == 2
-
-
-def _shared_in(s: Stmt) -> set[Buffer]:
-    """The shared memory that a statement reads or writes."""
-    stored = {x.buffer for x in walk_stmts(s) if isinstance(x, Store)}
-    return {
-        b for b in stored | {e.buffer for e in walk_exprs(s) if isinstance(e, (Load, Address))} if b.scope == "shared"
-    }
 
 
 _FETCH = """template <int32_t words> DEVICE void weft_words_fetch(uint32_t *to, const void *from) {
