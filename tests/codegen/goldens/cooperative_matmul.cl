@@ -3,8 +3,8 @@ typedef char int8_t; typedef short int16_t; typedef int int32_t; typedef long in
 typedef uchar uint8_t; typedef ushort uint16_t; typedef uint uint32_t; typedef ulong uint64_t;
 
 __kernel __attribute__((reqd_work_group_size(8, 8, 1))) void weft_fn_main_0(__global const float *restrict A, __global const float *restrict B, __global float *restrict C) {
-  __local float A_shared[256] __attribute__((aligned(64)));
-  __local float B_shared[256] __attribute__((aligned(64)));
+  __local float A_shared[256] __attribute__((aligned(128)));
+  __local float B_shared[256] __attribute__((aligned(128)));
   const int32_t i0o = (int32_t)get_group_id(1);
   const int32_t i1o = (int32_t)get_group_id(0);
   const int32_t i0io = (int32_t)get_local_id(1);

@@ -6,8 +6,8 @@ typedef unsigned long long uint64_t;
 typedef struct __align__(16) { float lane[4]; } float_x4;
 
 extern "C" __global__ __launch_bounds__(64, 1) void weft_fn_main_0(const float *__restrict__ A, const float *__restrict__ B, float *__restrict__ C) {
-  __shared__ __align__(64) float A_shared[256];
-  __shared__ __align__(64) float B_shared[256];
+  __shared__ __align__(128) float A_shared[256];
+  __shared__ __align__(128) float B_shared[256];
   const int32_t i0o = (int32_t)blockIdx.y;
   const int32_t i1o = (int32_t)blockIdx.x;
   const int32_t i0io = (int32_t)threadIdx.y;

@@ -97,9 +97,9 @@ extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const float *
 }
 
 extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_1(const float *__restrict__ A, float *__restrict__ C, const float *__restrict__ B_global) {
-  __shared__ __align__(64) float C_sum_shared[376];
-  __shared__ __align__(64) float C_x[380];
-  __shared__ __align__(64) float C_y[380];
+  __shared__ __align__(128) float C_sum_shared[376];
+  __shared__ __align__(128) float C_x[380];
+  __shared__ __align__(128) float C_y[380];
   const int32_t i_1o = (int32_t)blockIdx.y;
   const int32_t j_1o = (int32_t)blockIdx.x;
   const int32_t tx = (int32_t)threadIdx.x;

@@ -99,9 +99,9 @@ extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_0(const int8_t 
 }
 
 extern "C" __global__ __launch_bounds__(32, 1) void weft_fn_main_1(const uint8_t *__restrict__ A, int32_t *__restrict__ C, const int8_t *__restrict__ B_global) {
-  __shared__ __align__(64) int32_t C_sum_shared[376];
-  __shared__ __align__(64) int8_t C_x[1520];
-  __shared__ __align__(64) uint8_t C_y[1520];
+  __shared__ __align__(128) int32_t C_sum_shared[376];
+  __shared__ __align__(128) int8_t C_x[1520];
+  __shared__ __align__(128) uint8_t C_y[1520];
   const int32_t i_1o = (int32_t)blockIdx.y;
   const int32_t j_1o = (int32_t)blockIdx.x;
   const int32_t tx = (int32_t)threadIdx.x;
