@@ -83,10 +83,13 @@ def test_normal_cdf(target):
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "normal_cdf"])
 def test_lane_counts_agree(name):
-    x = np.concatenate([SPECIAL, rng.normal(size=96).astype(np.float32)])
+    """To the bit; one lane divides where a whole register is inverted (`math.inverse`): a unit or two apart."""
+    x = np.concatenate([SPECIAL, np.random.default_rng(1).normal(size=3_000).astype(np.float32)])
+    x = x[: len(x) // 48 * 48]
     vectors = apply(name, "float32", x, lanes=16)
     for lanes in (1, 3, 8):
-        np.testing.assert_array_equal(apply(name, "float32", x, lanes=lanes), vectors)
+        apart = 2.0**-22 if lanes == 1 and name in ("tanh", "sigmoid", "normal_cdf") else 0
+        np.testing.assert_allclose(apply(name, "float32", x, lanes=lanes), vectors, rtol=apart, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16", "float32", "float64"])
