@@ -28,20 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
 from weft.core.dtypes import INT32
-from weft.expr.nodes import (
-    TRUE,
-    Buffer,
-    Call,
-    Expr,
-    Load,
-    Var,
-    add,
-    index_expr,
-    int_value,
-    logical_and,
-    mul,
-    select,
-)
+from weft.expr.nodes import TRUE, Buffer, Call, Expr, Load, Var, add, index_expr, int_value, logical_and, mul, select
 from weft.expr.visit import walk
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
