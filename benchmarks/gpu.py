@@ -17,7 +17,7 @@ convolutions are constants: copies of them in another order are made before. Eve
     depthwise    MobileNet's D1–D9, float32 and float16, and float16 with channels last
     memory       softmax, layer norm, GELU, sums and transposition of 8192 × 8192, as shares of the copy bandwidth
     models       the built-in models as a whole, against PyTorch eager and compiled in CUDA graphs
-    models16     the same by `precision="fp16"`, PyTorch's in float16
+    models16     the same by `precision="fp16"`, PyTorch's in float16 (--batch 16: of sixteen)
     figure7      the paper's figure 7: matrix products with and without cooperative fetching into shared memory
 """
 
@@ -82,10 +82,10 @@ class Row:
 class Bench:
     """The device, and how things are measured on it."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, batch: int = 1) -> None:
         import torch
 
-        self.torch, self.seed = torch, seed
+        self.torch, self.seed, self.batch = torch, seed, batch
         self.target = find_target("cuda")
         if not self.target.is_host:
             raise TargetError("there is no NVIDIA GPU on this machine: run the benchmark where there is one")
@@ -408,6 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__.splitlines()[0])
     parser.add_argument("--only", default=",".join(GROUPS), help=f"groups with commas between: {', '.join(GROUPS)}")
     parser.add_argument("--seed", type=int, default=0, help="of the sizes that are held out")
+    parser.add_argument("--batch", type=int, default=1, help="of the models (default 1)")
     parser.add_argument("--json", type=Path, help="where the figures are written")
     parser.add_argument("--chart", type=Path, help="where figure 7 is drawn (SVG)")
     options = parser.parse_args(arguments)
@@ -415,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [group for group in wanted if group not in RUNNERS]
     if unknown:
         parser.error(f"unknown group {unknown[0]!r}: choose among {', '.join(GROUPS)}")
-    bench = Bench(options.seed)
+    bench = Bench(options.seed, options.batch)
     moved = 2 * 4 * 8192**2 / bench.copy_seconds / 1e12
     sys.stdout.write(f"{bench.device.name}, copy {moved:.2f} TB/s\n")
     rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""Whole models on an NVIDIA GPU against PyTorch, batch 1, float32 without tf32 or float16, zero trials.
+"""Whole models on an NVIDIA GPU against PyTorch, float32 without tf32, or float16, zero trials.
 
 Ours is `weft.compile(graph, target="cuda")` with inputs and outputs bound on the device: a call is one graph launch.
 PyTorch runs the same graph with the same weights (`to_torch`), eager and compiled, in both layouts, each inside a CUDA
@@ -48,7 +48,7 @@ class ModelRace:
 
     def __init__(self, bench: Any, name: str, precision: str | None = None) -> None:
         self.torch, self.device, self.stream = bench.torch, bench.device, bench.stream
-        graph = make(name)
+        graph = make(name, bench.batch)
         random = np.random.default_rng(0)
         arrays = [random_array(v.tensor.dtype, v.tensor.static, random) for v in graph.inputs]
         start = time.perf_counter()
