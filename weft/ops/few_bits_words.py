@@ -4,7 +4,8 @@
 
 It is what MatMulNBits becomes on a GPU (`graph/passes/few_bits.py`): a word of 32 bits holds neighbours along the inner
 dimension, low bits first, and words of neighbouring columns lie together, so that a thread reads vectors of them while
-all threads of a row read the same x. A number becomes a float without a conversion: as the low bits of 2²³.
+all threads of a row read the same x. A number becomes a float without a conversion: as low bits of 2²³. Where they lie
+low enough it need not be shifted there: 16 times a number as low bits is that number, once multiplied by 1 / 16.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from weft.graph.passes.few_bits import DOMAIN, WORDS
 from weft.ops.elementwise_support import expect_shape
 from weft.ops.few_bits import element_of, with_bias
 
-_BITS_OF_TWO_TO_23, _TWO_TO_23 = 0x4B000000, 8388608.0
+_BITS_OF_TWO_TO_23, _TWO_TO_23, _MANTISSA = 0x4B000000, 8388608.0, 23
 
 
 class _Layout:
@@ -68,11 +69,16 @@ def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zero
 
     def number(word: Expr, part: int, n: Any) -> Expr:
         """A number less its zero point; both are whole numbers that 2²³ plus them holds, if the zero point is one."""
-        digit = (word >> te.const(part * layout.bits, "uint32")) & te.const((1 << layout.bits) - 1, "uint32")
+        group, place = divmod(part, _MANTISSA // layout.bits)
+        shift, times = group * (_MANTISSA // layout.bits) * layout.bits, 1 << place * layout.bits
+        shifted = word >> te.const(shift, "uint32") if shift else word
+        digit = shifted & te.const(((1 << layout.bits) - 1) * times, "uint32")
         high = te.reinterpret(digit | te.const(_BITS_OF_TWO_TO_23, "uint32"), "float32")
+        if times > 1:
+            high = high * te.const(1 / times, "float32")
         if zero is not None and zero == int(zero):
-            return high - te.const(_TWO_TO_23 + zero, "float32")
-        plain = high - te.const(_TWO_TO_23, "float32")
+            return high - te.const(_TWO_TO_23 / times + zero, "float32")
+        plain = high - te.const(_TWO_TO_23 / times, "float32")
         return plain - (te.const(zero, "float32") if zero is not None else zeros[b, n].astype("float32"))
 
     def value(*at: Any) -> Any:

@@ -9,8 +9,10 @@ In: a pipeline annotated BEGINS_EARLY: [names], its copies those of each thread 
       wait; copy part k + 7; use part k          for k in range(32):
                                                    wait; copy part k + 7; use part k
 
-Only what no kernel of the program writes is read there: a constant that is packed by a kernel of the same program is
-not there yet. Memory is busy while the kernel before has its last sums, stores and its end.
+What all threads of a block read of a constant, the buffers that BEGINS_WITH names, is copied with the first part, and
+waited for before the barrier that stands behind its fill. Only what no kernel of the program writes is read there: a
+constant that is packed by a kernel of the same program is not there yet. Memory is busy while the kernel before has its
+last sums, stores and its end.
 
 `load_early` does the same for registers: what each thread loads once into the buffers that the annotation LOADED_EARLY
 of a loop over blocks names, or out of them, where they are constants. Whoever annotates knows that it lies there when a
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weft.codegen.c.context import Context, Emitter
 from weft.codegen.c.generate import LAUNCH_WAIT
@@ -32,19 +34,22 @@ from weft.expr.nodes import TRUE, Buffer, Call, Expr, Load, Var, add, index_expr
 from weft.expr.visit import walk
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
-from weft.loop.passes.double_buffer import COMMIT
-from weft.loop.passes.support import Names, buffers_read, buffers_written, is_call, rename_repeated
+from weft.loop.passes.double_buffer import COMMIT, WAIT
+from weft.loop.passes.support import Names, buffers_read, buffers_written, is_barrier, is_call, rename_repeated
 from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
 
-BEGINS_EARLY, LOADED_EARLY, LOADED_AT_ONCE = "begins_early", "loaded_early", "loaded_at_once"
+BEGINS_EARLY, BEGINS_WITH = "begins_early", "begins_with"
+LOADED_EARLY, LOADED_AT_ONCE = "loaded_early", "loaded_at_once"
 
 
 def begin_early(func: Func) -> Func:
     """The program whose marked pipelines begin before their kernels wait."""
     if not any(isinstance(s, For) and s.annotations.get(BEGINS_EARLY) for s in walk_stmts(func.body)):
         return func
-    known = given(func)
-    return _Kernels(lambda around: _Take(known)).func(func)
+    known, shared = given(func), list[str]()
+    made = _Kernels(lambda around: _Take(known, shared)).func(func)
+    copied = [*func.annotations.get("async_copy", ()), *shared]
+    return made.replace(annotations={**made.annotations, "async_copy": copied}) if shared else made
 
 
 def load_early(func: Func) -> Func:
@@ -184,10 +189,11 @@ class _TakeLoads(Mutator):
 
 
 class _Take(Mutator):
-    """Takes the first fills of a marked pipeline, and their memory, out of what threads do."""
+    """Takes the first fills of a marked pipeline, and their memory, out of what threads do; notes which are shared."""
 
-    def __init__(self, constants: set[Buffer]) -> None:
-        self.constants = constants
+    def __init__(self, constants: set[Buffer], shared: list[str]) -> None:
+        self.constants, self.shared = constants, shared
+        self.beside: Collection[str] = ()
         self.is_whole = False
         self.first: list[Stmt] = []
         self.later: list[Stmt] = []
@@ -204,8 +210,28 @@ class _Take(Mutator):
                 if self.filled:
                     self.first = list(s.stmts[begin:at])
                     self.is_whole = sum(is_call(one, COMMIT) for one in self.first) >= (int_value(loop.extent) or 0) > 0
+                    self.beside = loop.annotations.get(BEGINS_WITH, ())
                     return seq(*s.stmts[:begin], *s.stmts[at:])
-        return self.generic_stmt(s)
+        made = self.generic_stmt(s)
+        return self._take_shared(made) if isinstance(made, Seq) and self.beside else made
+
+    def _take_shared(self, s: Seq) -> Stmt:
+        """A sequence without the fills of what all threads read: their copies belong to the first group."""
+        barrier = next((at for at, one in enumerate(s.stmts) if is_barrier(one)), 0)
+        taken = [one for one in s.stmts[:barrier] if self._is_shared_fill(one)]
+        if not taken:
+            return s
+        filled = {buffer for one in taken for buffer in buffers_written(one)}
+        self.filled |= filled
+        self.shared += sorted(buffer.name for buffer in filled)
+        self.first, self.beside = [*taken, *self.first], ()
+        later = sum(is_call(one, COMMIT) for one in self.first) - 1
+        wait = Evaluate(Call(WAIT, [index_expr(later)], INT32))
+        return seq(*[one for one in s.stmts[:barrier] if one not in taken], wait, *s.stmts[barrier:])
+
+    def _is_shared_fill(self, s: Stmt) -> bool:
+        written = buffers_written(s)
+        return bool(written) and {b.name for b in written} <= set(self.beside) and buffers_read(s) <= self.constants
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
         body = self.stmt(s.body)

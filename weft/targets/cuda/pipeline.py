@@ -91,5 +91,5 @@ def generate(func: Func, target: Target) -> DeviceProgram:
     own = fragments.own_registers(cluster.own_parts(func))
     machine = threads_of(target)
     func = lanes.keep_in_registers(banks.move_sums(own), machine)
-    func = spread.in_words(spread.add_up_in_lanes(func, machine))
+    func = spread.in_words(spread.add_up_in_lanes(func, machine), machine)
     return generate_c(func, target, CUDA, intrinsics=target.intrinsics())

@@ -18,7 +18,8 @@ the interpreter runs and checks for races.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.codegen.c.context import Context, Emitter
@@ -28,6 +29,7 @@ from weft.expr.nodes import (
     Buffer,
     Call,
     Cast,
+    Const,
     Expr,
     Load,
     Ramp,
@@ -48,7 +50,7 @@ from weft.targets.cuda.fragments import wide_index
 from weft.targets.cuda.lanes import first_of, joined, own_expressions
 from weft.targets.cuda.model import RING_TURNS as TURNS
 
-SPREAD, FETCH, GET = "lanes_spread", "words_fetch", "words_get"
+SPREAD, FETCH, GET, MERGE = "lanes_spread", "words_fetch", "words_get", "bits_merge"
 
 
 _SPREAD = """template <int32_t width> DEVICE float weft_lanes_spread(const float *x) {
@@ -57,13 +59,16 @@ _SPREAD = """template <int32_t width> DEVICE float weft_lanes_spread(const float
   #pragma unroll
   for (int32_t i = 0; i < width; ++i) own[i] = x[i];
   #pragma unroll
-  for (int32_t far = width / 2; far > 0; far /= 2)
+  for (int32_t level = 1; level <= 4; ++level) {
+    const int32_t far = width >> level;
     #pragma unroll
-    for (int32_t i = 0; i < far; ++i) {
+    for (int32_t i = 0; i < 8; ++i) {
+      if (i >= far) continue;
       const bool upper = (lane & far) != 0;
-      const float kept = upper ? own[i + far] : own[i], given = upper ? own[i] : own[i + far];
-      own[i] = kept + __shfl_xor_sync(0xffffffffu, given, far);
+      const float a = own[i], b = own[i + far];
+      own[i] = (upper ? b : a) + __shfl_xor_sync(0xffffffffu, upper ? a : b, far);
     }
+  }
   #pragma unroll
   for (int32_t far = width; far < 32; far *= 2) own[0] += __shfl_xor_sync(0xffffffffu, own[0], far);
   return own[0];
@@ -258,6 +263,26 @@ _FETCH = """template <int32_t words> DEVICE void weft_words_fetch(uint32_t *to, 
 _GET = """DEVICE float weft_words_get(const uint32_t *x, int32_t i) {
   return __uint_as_float(i % 2 ? x[i / 2] & 0xffff0000u : x[i / 2] << 16);
 }"""
+_GET_OF_BYTES = """DEVICE float weft_words_get_{0}(const uint32_t *x, int32_t i) {{
+  float low, high;
+  asm("{{\\n.reg .b32 two;\\n.reg .b16 first, second;\\n"
+      "cvt.rn.f16x2.{0}x2 two, %2;\\nmov.b32 {{first, second}}, two;\\n"
+      "cvt.f32.f16 %0, first;\\ncvt.f32.f16 %1, second;\\n}}"
+      : "=f"(low), "=f"(high) : "h"((uint16_t)(i & 2 ? x[i / 4] >> 16 : x[i / 4])));
+  return i % 2 ? high : low;
+}}"""
+_MERGE = """DEVICE uint32_t weft_bits_merge(uint32_t x, uint32_t mask, uint32_t more) {
+  uint32_t found;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(found) : "r"(x), "r"(mask), "r"(more));
+  return found;
+}"""
+"""x & mask | more: what the compiler makes two instructions of where both are constants."""
+WIDENS = {
+    "cast": (GET, _GET),
+    "from_float8_e4m3fn": (f"{GET}_e4m3", _GET_OF_BYTES.format("e4m3")),
+    "from_float8_e5m2": (f"{GET}_e5m2", _GET_OF_BYTES.format("e5m2")),
+}
+"""How elements of a vector become float32, and how elements of words do."""
 
 
 def _emit_fetch(c: Context, call: Call) -> str:
@@ -267,31 +292,42 @@ def _emit_fetch(c: Context, call: Call) -> str:
     return f"weft_words_fetch<{c.constant(count)}>({c.pointer(to)}, {c.pointer(source)})"
 
 
-def _emit_get(c: Context, call: Call) -> str:
-    c.helper("weft_words_get", _GET)
+def _emit_get(helper: str, c: Context, call: Call) -> str:
+    c.helper(f"weft_{call.name}", helper)
     place, index = call.args
     assert isinstance(place, Address)
-    return f"weft_words_get({c.pointer(place)}, (int32_t)({c.value(index)}))"
+    return f"weft_{call.name}({c.pointer(place)}, (int32_t)({c.value(index)}))"
 
 
-EMITTERS: Mapping[str, Emitter] = {SPREAD: _emit_spread, FETCH: _emit_fetch, GET: _emit_get}
+def _emit_merge(c: Context, call: Call) -> str:
+    c.helper(f"weft_{MERGE}", _MERGE)
+    return f"weft_{MERGE}({', '.join(map(c.value, call.args))})"
 
 
-def in_words(func: Func) -> Func:
-    """The program whose threads keep vectors of bfloat16 as words, and whose rings have some turns written out."""
+EMITTERS: Mapping[str, Emitter] = {
+    SPREAD: _emit_spread,
+    FETCH: _emit_fetch,
+    MERGE: _emit_merge,
+    **{name: functools.partial(_emit_get, helper) for name, helper in WIDENS.values()},
+}
+
+
+def in_words(func: Func, machine: ThreadFacts) -> Func:
+    """The program whose threads keep vectors of narrow floats as words, and whose rings have some turns written out."""
     if not any(isinstance(s, For) and s.annotations.get(BEGINS_EARLY) for s in walk_stmts(func.body)):
         return func
-    return _Words().func(func)
+    return _Words(WIDENS if "float8" in machine.tensor_cores else ["cast"]).func(func)
 
 
 class _Words(Mutator):
-    """Finds registers that hold a vector of bfloat16 from shared memory, all of it, and are read as float32."""
+    """Finds registers that hold a vector of narrow floats from shared memory, all of it, and are read as float32."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Collection[str]) -> None:
+        self.known = known
         self.words: dict[Buffer, Buffer] = {}
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
-        if s.buffer.scope != "local" or s.buffer.dtype is not dtype("bfloat16") or not _is_vector(s.buffer, s.body):
+        if s.buffer.scope != "local" or not _is_vector(s.buffer, s.body, self.known):
             return self.generic_stmt(s)
         self.words[s.buffer] = Buffer(s.buffer.name, dtype("uint32"), (index_expr(4),), scope="local")
         return Allocate(self.words[s.buffer], self.stmt(s.body))
@@ -313,22 +349,45 @@ class _Words(Mutator):
         given = (Address(words, (zero,), "w"), Address(s.value.buffer, (index,), "r"), words.shape[0])
         return Evaluate(Call(FETCH, given, INT32))
 
-    def visit_Cast(self, e: Cast) -> Expr:
-        if isinstance(e.value, Load) and e.value.buffer in self.words and e.dtype is FLOAT32:
-            place = Address(self.words[e.value.buffer], (index_expr(0),), "r")
-            return Call(GET, (place, e.value.indices[0]), FLOAT32)
+    def visit_Cast(self, e: Cast | Call) -> Expr:
+        load = _widened(e)
+        if load is not None and load.buffer in self.words:
+            place = Address(self.words[load.buffer], (index_expr(0),), "r")
+            return Call(WIDENS[_way(e)][0], (place, load.indices[0]), FLOAT32)
         return self.generic(e)
 
+    def visit_Call(self, e: Call) -> Expr:
+        if e.name == "bit_or" and e.dtype is dtype("uint32") and isinstance(e.args[1], Const):
+            masked = e.args[0]
+            if isinstance(masked, Call) and masked.name == "bit_and" and isinstance(masked.args[1], Const):
+                return Call(MERGE, (self.expr(masked.args[0]), masked.args[1], e.args[1]), e.dtype)
+        return self.visit_Cast(e)
 
-def _is_vector(buffer: Buffer, s: Stmt) -> bool:
-    """Whether a buffer is filled by one load of eight neighbours from shared memory, and read as float32 alone."""
-    if [int_value(n) for n in buffer.shape[-1:]] != [8] or any(int_value(n) != 1 for n in buffer.shape[:-1]):
+
+def _way(e: Expr) -> str:
+    """How an expression widens a narrow float, if it does."""
+    return e.name if isinstance(e, Call) else "cast"
+
+
+def _widened(e: Expr) -> Load | None:
+    """The element of which an expression is the value as float32."""
+    if isinstance(e, Call) and e.name in WIDENS:
+        return e.args[0] if isinstance(e.args[0], Load) else None
+    if isinstance(e, Cast) and e.dtype is FLOAT32 and isinstance(e.value, Load):
+        return e.value if e.value.buffer.dtype is dtype("bfloat16") else None
+    return None
+
+
+def _is_vector(buffer: Buffer, s: Stmt, known: Collection[str]) -> bool:
+    """Whether a buffer is filled by one load of 16 bytes from shared memory, and read as float32 alone, in one way."""
+    many = 16 // buffer.dtype.bytes
+    if [int_value(n) for n in buffer.shape[-1:]] != [many] or any(int_value(n) != 1 for n in buffer.shape[:-1]):
         return False
     stores = [x for x in walk_stmts(s) if isinstance(x, Store) and x.buffer is buffer]
     reads = sum(isinstance(e, (Load, Address)) and e.buffer is buffer for e in walk_exprs(s))
-    casts = [e for e in walk_exprs(s) if isinstance(e, Cast) and isinstance(e.value, Load) and e.value.buffer is buffer]
+    ways = [_way(e) for e in walk_exprs(s) if (load := _widened(e)) is not None and load.buffer is buffer]
     if len(stores) != 1 or stores[0].predicate is not None or not isinstance(source := stores[0].value, Load):
         return False
     lanes = {first_of(stores[0].indices[0])[1], first_of(source.indices[0])[1]}
-    plain = all(e.dtype is FLOAT32 for e in casts) and len(casts) == reads
-    return plain and lanes == {8} and source.buffer.scope == "shared"
+    plain = len(ways) == reads and len(set(ways)) == 1 and set(ways) <= set(known)
+    return plain and lanes == {many} and source.buffer.scope == "shared"

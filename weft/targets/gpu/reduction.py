@@ -282,9 +282,11 @@ def _apply_columns(found: Found, point: Point) -> None:
     target, lanes = found.unit.target, point["lanes"]
     is_shared = lanes > 1 or point["rows"] > 1
     before = found.before() if is_shared else []
-    ring = lanes > 1 and _has_ring(found.facts, target) and found.facts.points == extent(found.facts.spatial[-1])
+    width = point["threads"] * lanes
+    ring = lanes > 1 and _has_ring(found.facts, target, found.unit.constants, width)
+    ring = ring and found.facts.points == extent(found.facts.spatial[-1])
     together = point["rows"] if ring and _are_warps(found, point) else 1
-    ahead = _pack_columns(found, point["threads"] * lanes, lanes, together) if lanes > 1 else []
+    ahead = _pack_columns(found, width, lanes, together) if lanes > 1 else []
     ring = ring and bool(ahead)
     asked = [] if ring else ahead  # the others come by themselves
 
@@ -303,7 +305,7 @@ def _apply_columns(found: Found, point: Point) -> None:
     if ahead and found.facts.points > extent(found.facts.spatial[-1]):
         return _share_rows(found, point, ahead)
     if ring:
-        return _share_ring(found, point, before)
+        return _share_ring(found, point, before, [str(name) for name, *_ in ahead])
     made = found.attach(bind, "local")
     if lanes > 1:
         share_columns(made, lanes, point["rows"])
@@ -353,8 +355,8 @@ def _share_rows(found: Found, point: Point, ahead: list[list[str | int]]) -> Non
     found.unit.done.add(made.name)
 
 
-def _share_ring(found: Found, point: Point, before: Sequence[Facts]) -> None:
-    """Columns of one row whose weights come through shared memory, so much ahead as that holds.
+def _share_ring(found: Found, point: Point, before: Sequence[Facts], packed: Sequence[str]) -> None:
+    """Columns of one row whose weights come through shared memory, so much ahead as that holds; scales as a whole.
 
     The threads of a warp have neighbouring k of the same columns where that is possible, and add up a vector of these
     together; then warps meet in shared memory, and each thread has one column.
@@ -412,7 +414,7 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts]) -> None:
         lane, vector = first.split(inside, factor=lanes)
         nest.mark(first, {row: "threadIdx.y", lane: "threadIdx.x", vector: "vectorize"})
     sums.compute_at(first, lane)
-    _accumulate_ahead(sums, lanes, *shape)
+    turns = _accumulate_ahead(sums, lanes, *shape)
     found.unit.done.add(made.name)
     for facts in before:
         _compute_in_block(found, facts, shape)
@@ -423,8 +425,15 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts]) -> None:
         if names := sorted(one.name for one in read if (one in found.unit.constants) is is_known):
             final.annotate(key, names, final.loops[0])
     for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
-        if buffer.scope == "global" and main is not None and buffer is not main.buffer:
-            _compute_in_block(found, facts_of(s.cache_read(buffer, "shared", [sums.name]).block), shape)
+        if buffer.scope != "global" or main is None or buffer is main.buffer:
+            continue
+        copy = s.cache_read(buffer, "shared", [sums.name])
+        if buffer.name in packed:
+            nest.attach(copy, final, final.loops[0], "shared")
+            nest.fetch_together(copy, nest.long_loops(copy), *shape, lanes)
+            sums.annotate("begins_with", [s.buffer_name(copy)], turns)
+        else:
+            _compute_in_block(found, facts_of(copy.block), shape)
 
 
 def _are_warps(found: Found, point: Point) -> bool:
@@ -483,11 +492,15 @@ def _pack_columns(found: Found, width: int, lanes: int, rows: int) -> list[list[
         for buffer in dict.fromkeys(load.buffer for load in facts.loads if is_packed(load, facts, constants)):
             copy = s.cache_read(buffer.name, "global", [facts.block.name])
             name = s.buffer_name(copy)
-            order = [f"n // {width}", "k", f"n % {width}"]
-            if rows > 1:  # what a step takes lies together, and in it what threads of neighbouring k take
-                order = [order[0], f"k // {rows}", f"n % {width} // {lanes}", f"k % {rows}", f"n % {lanes}"]
+            deep = int_value(buffer.shape[0]) or 0
+            order, own = (
+                [f"n // {width}", "k", f"n % {width}"],
+                rows * deep // facts.depth,
+            )  # of scales, one for several
+            if own > 1:  # what a step takes lies together (a scale is for several), and in it that of neighbouring k
+                order = [order[0], f"k // {own}", f"n % {width} // {lanes}", f"k % {own}", f"n % {lanes}"]
             s.apply("transform_layout", buffer=name, inputs=["k", "n"], outputs=order)
-            step, most = (int_value(buffer.shape[0]) or 0) * width, model.AHEAD * machine.cache_bytes
+            step, most = deep * width, model.AHEAD * machine.cache_bytes
             most = int(most / machine.multiprocessors / machine.vector_bytes) * machine.vector_bytes
             made.append([name, step, min(step, most // buffer.dtype.bytes)])
     return made
@@ -561,8 +574,10 @@ def choose_columns(facts: Facts, target: Target, constants: Collection[Buffer]) 
     threads = min(model.SHARE_THREADS, machine.block_threads)
     if is_packable(facts, constants, lanes):
         columns, widths = extent(last), list(powers(across))
-        if _has_ring(facts, target) and facts.points == columns:  # a block for each multiprocessor, as wide as it takes
-            widths = [n for n in range(1, model.RING_ACROSS + 1) if columns % (n * lanes) == 0]
+        rings = [n for n in range(1, model.RING_ACROSS + 1) if columns % (n * lanes) == 0]
+        rings = [n for n in rings if _has_ring(facts, target, constants, n * lanes)]
+        if rings and facts.points == columns:  # a block for each multiprocessor, as wide as it takes
+            widths = rings
         across = max(
             widths, key=lambda n: (min(evenly(columns // (n * lanes), machine.multiprocessors), model.EVEN), n)
         )
@@ -618,10 +633,11 @@ def _accumulate(made: Stage, together: int) -> None:
     load_vectors(made, inner)
 
 
-def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
+def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> Var:
     """The same of constants that come through shared memory: each thread copies what it will use, and needs no barrier.
 
-    Copies take no registers while they are on their way, and constants need not wait for the kernel before.
+    Copies take no registers while they are on their way, and constants need not wait for the kernel before. Gives the
+    loop over what is copied at a time.
     """
     s, (loop, *_) = made.schedule, nest.reduce_loops(made)
     made.reorder(loop, *[one for one in nest.free_loops(made) if one is not loop])
@@ -637,12 +653,16 @@ def _accumulate_ahead(made: Stage, lanes: int, rows: int, columns: int) -> None:
     made.annotate("begins_early", [main.buffer.name], loop)
     nest.mark(made, nest.unrolled(*[one for one in nest.free_loops(made) if one is not loop]))
     vector.vectorize(nest.long_loops(vector)[0])
+    return loop
 
 
-def _has_ring(facts: Facts, target: Target) -> bool:
-    """Whether constants come through shared memory while the kernel before still runs: words of few bits do not."""
+def _has_ring(facts: Facts, target: Target, constants: Collection[Buffer], width: int) -> bool:
+    """Whether constants come through shared memory while the kernel before still runs, for a block of such a width."""
     machine, main = nest.threads_of(target), main_load(facts)
-    if main is None or not main.buffer.dtype.is_float or not (machine.has_async_copy and machine.overlaps_launches):
+    if main is None or not (machine.has_async_copy and machine.overlaps_launches):
         return False
     sums = model.SHARE_THREADS * (machine.vector_bytes // main.buffer.dtype.bytes)
-    return 4 * (facts.depth + 2 * sums) + model.RING_BYTES <= machine.shared_bytes  # the row, sums, and the ring
+    beside = {x.buffer for x in facts.loads if x.buffer is not main.buffer and is_packed(x, facts, constants)}
+    scales = sum(width * (int_value(one.shape[0]) or 0) * one.dtype.bytes for one in beside)
+    row = facts.depth * _products(facts)
+    return 4 * (row + 2 * sums) + scales + model.RING_BYTES <= machine.shared_bytes
