@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.dtypes import dtype
 from weft.graph.ir import Graph, Value
 from weft.models.builder import Builder
 
@@ -102,6 +103,33 @@ def _streamed(rows: int, kind: int) -> Make:
         return made
 
     return make
+
+
+def _few_bits(bits: int, rows: int = 1) -> Make:
+    """A product with weights of few bits, with scales and zero points; of 8 bits that are float8."""
+
+    def make(b: Builder) -> Value:
+        x, random, (inner, columns, block) = b.input("x", (rows, 1024)), b.random, (1024, 528, 32)
+        if bits == 8:
+            weights = (random.standard_normal((inner, columns)) * 0.1).astype(dtype("float8_e4m3fn").numpy)
+            scales = b.constant(random.uniform(0.5, 1, columns).astype(np.float32))
+            made: Value = b.node("MatMul", x, b.node("DequantizeLinear", b.constant(weights), scales, axis=1))
+            return made
+        stored = random.integers(0, 256, (columns, inner // block, block * bits // 8)).astype(np.uint8)
+        scales = b.constant((random.uniform(0.5, 1, (columns, inner // block)) * 0.02).astype(np.float32))
+        zeros = b.constant(random.integers(0, 256, (columns, inner // block * bits // 8)).astype(np.uint8))
+        sizes = {"K": inner, "N": columns, "bits": bits, "block_size": block}
+        made = b.node("MatMulNBits", x, b.constant(stored), scales, zeros, domain="com.microsoft", **sizes)
+        return made
+
+    return make
+
+
+def _bytes_row(b: Builder) -> Value:
+    """One row of bytes and a constant matrix of them."""
+    weights = b.constant(b.random.integers(-128, 128, (1024, 272)).astype(np.int8))
+    made: Value = b.node("MatMulInteger", b.input("x", (1, 1024), "int8"), weights)
+    return made
 
 
 def _heads(b: Builder) -> list[Value]:
@@ -199,6 +227,11 @@ FAMILIES: tuple[Family, ...] = (
     Family("product of three rows", _streamed(3, 0), "prefetch.L2"),
     Family("product of one row, in rounds", _streamed(1, 2), "weft_copy_async_16"),
     Family("product of five rows, weights of bfloat16", _streamed(5, 3), "weft_mma_stream"),
+    Family("product of one row, weights of 4 bits", _few_bits(4), "weft_copy_async_16"),
+    Family("product of one row, weights of 2 bits", _few_bits(2), "weft_copy_async_16"),
+    Family("product of three rows, weights of 4 bits", _few_bits(4, 3)),
+    Family("product of one row, weights of float8", _few_bits(8), "weft_words_get_e"),
+    Family("product of one row of bytes", _bytes_row, "weft_copy_async_16"),
     Family("heads of a token", _heads),
     Family("product of bytes", _one("MatMulInteger", (64, 128), (128, 96), dtype="int8")),
     Family("product float16, clusters", _one("MatMul", (1000, 1000), (1000, 1000), dtype="float16"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import weft
 from benchmarks.gpu_programs import gemm
 from tests.codegen.c_support import opencl
+from tests.ops.test_few_bits import product as few_bits
 from tests.targets.test_gpu_schedules import CUDA, SMALL, check, reduction, shape_of
 from weft import te
 from weft.core.dtypes import dtype as kind_of
@@ -17,9 +19,10 @@ from weft.core.errors import InterpreterError
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
 from weft.loop.parser import parse_func
-from weft.loop.passes.support import is_barrier
+from weft.loop.passes.support import buffers_read, buffers_written, is_barrier
 from weft.loop.visit import Mutator, walk_stmts
 from weft.models.builder import Builder
+from weft.ops.few_bits_words import digit
 from weft.schedule.facts import block_named, facts_of
 from weft.targets.cuda import nvrtc
 from weft.targets.cuda.families import default_schedule
@@ -292,6 +295,94 @@ def test_warps_add_up_vectors_in_registers(before):
     assert "S_early[0] =" in body and body.index("griddepcontrol.wait") < body.index("S_early[0] =")
     if nvrtc.is_available():
         assert nvrtc.compile_source(source, "sm_90a")[1:4] == b"ELF"
+
+
+WORDS = [(256, 16, 8, 32, "none"), (512, 32, 4, 32, "none"), (256, 16, 8, 64, "packed"), (1024, 16, 2, 32, "plain"),
+]  # fmt: skip
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+@pytest.mark.parametrize("k, n, bits, block, zeros", WORDS)
+def test_words_and_their_scales_come_before_the_kernel_waits(k, n, bits, block, zeros):
+    """Scales are read by all threads: the wait for their copies stands before the barrier that the threads meet at."""
+    graph, _ = few_bits(k, n, 1, bits, block, zeros)
+    module = weft.compile(graph, target="cuda:sm_90a")
+    (launch,) = [one for one in module.specializations[0].launches if "words" in one.kernel.label]
+    func, source = launch.kernel.scheduled, launch.kernel.program.source
+    body = source[source.index("__global__") :]
+    beside = 1 if zeros == "none" else 2
+    early = body[: body.index("griddepcontrol.wait")]
+    first = early[: early.index("commit_group")]
+    assert first.count("weft_copy_async_") == 1 + beside, "the first group has what all threads read"
+    wait = body.index("wait_group", body.index("griddepcontrol.wait"))
+    assert wait < body.index("__syncthreads", wait) < body.index("for (", wait)
+    random = np.random.default_rng(0)
+    arrays = []
+    for parameter in func.params:
+        shape = [int(str(size)) for size in parameter.shape]
+        whole = random.integers(0, 1 << 32 if parameter.dtype.bytes == 4 else 255, shape)
+        real = random.standard_normal(shape)
+        arrays.append((real if parameter.dtype.is_float else whole).astype(parameter.dtype.numpy))
+    lowered, made = CUDA.lower(func), next(i for i, p in enumerate(func.params) if p.name not in inputs_of(func))
+    found = []
+    for program in (func, lowered):
+        given = [array.copy() for array in arrays]
+        interpret(program, *given)
+        found.append(given[made])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5 * np.abs(found[0]).max())
+
+
+@pytest.mark.parametrize(
+    "k, n, block, zeros", [(1344, 224, 64, "packed"), (96, 48, 16, "plain"), (800, 80, 32, "packed")]
+)
+def test_only_whole_chunks_are_asked_for_ahead(k, n, block, zeros):
+    """A block's zero points of 84 bytes lie at no multiple of 16: an instruction that asks for them is a fault."""
+    graph, _ = few_bits(k, n, 3, 4, block, zeros)
+    module = weft.compile(graph, target="cuda:sm_90a")
+    source = "".join(one.kernel.program.source for one in module.specializations[0].launches)
+    size_of = {name: {"uint8_t": 1}.get(kind, 4) for kind, name in re.findall(r"(\w+) \*__restrict__ (\w+)", source)}
+    asked = re.findall(r'prefetch.L2[^"]*" :: "l"\((\w+) \+ \(int64_t\)blockIdx.x \* (\d+)\), "r"\((\d+)\)', source)
+    assert asked
+    assert all(int(step) * size_of[name] % 16 == 0 and int(size) % 16 == 0 for name, step, size in asked), asked
+
+
+def inputs_of(func):
+    """The names of what a program reads of its parameters."""
+    return {b.name for b in buffers_read(func.body)} - {b.name for b in buffers_written(func.body)}
+
+
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
+@pytest.mark.parametrize(
+    "kind, architecture", [("float8_e4m3fn", "sm_90a"), ("float8_e5m2", "sm_90a"), ("float8_e4m3fn", "sm_80")]
+)
+def test_bytes_of_float8_are_widened_two_at_a_time(kind, architecture):
+    """Where the machine has an instruction for it."""
+    build = Builder("product")
+    weights = np.random.default_rng(0).standard_normal((1024, 1056)).astype(kind_of(kind).numpy)
+    scales = build.constant(np.random.default_rng(1).uniform(0.5, 1, 1056).astype(np.float32))
+    wide = build.node("DequantizeLinear", build.constant(weights), scales, axis=1)
+    module = weft.compile(
+        build.finish(build.node("MatMul", build.input("x", (1, 1024)), wide)), target=f"cuda:{architecture}"
+    )
+    source = "".join(one.kernel.program.source for one in module.specializations[0].launches)
+    assert ("weft_words_get_e" in source) == (architecture == "sm_90a"), source
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zero", [0, 1, 8, 128, 2.5])
+def test_digits_become_floats_where_they_lie(bits, zero):
+    """All numbers at all places of a word, beside others that are full and empty."""
+    each = 32 // bits
+    number = np.arange(1 << bits, dtype=np.uint32)
+    for part in range(each):
+        for rest in (0, 0xFFFFFFFF):
+            mask = np.uint32(((1 << bits) - 1) << part * bits)
+            words = (number << np.uint32(part * bits)) | (np.uint32(rest) & ~mask)
+            word = te.placeholder((len(number),), "uint32", name="w")
+            made = te.compute((len(number),), lambda i, w=word, part=part: digit(w[i], part, bits, zero), name="f")
+            out = np.zeros(len(number), np.float32)
+            interpret(te.create_schedule(made.op).func, words, out)
+            np.testing.assert_array_equal(out, number.astype(np.float32) - np.float32(zero))
 
 
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])

@@ -61,30 +61,35 @@ def _evaluate(c: Evaluate, x: Array, words: Array, scales: Array, zeros: Any = N
     return np.asarray((made if bias is None else made + bias).astype(x.dtype))
 
 
+def digit(word: Expr, part: int, bits: int, zero: float) -> Expr:
+    """A number of a word less its zero point, exactly if that is whole: 2²³ plus as much of both is a float32."""
+    group, place = divmod(part, _MANTISSA // bits)
+    shift, times = part * bits - place * bits, 1 << place * bits
+    low = word >> te.const(shift, "uint32") if group else word
+    bits_of = low & te.const(((1 << bits) - 1) * times, "uint32") | te.const(_BITS_OF_TWO_TO_23, "uint32")
+    high = te.reinterpret(bits_of, "float32") * te.const(1 / times, "float32")
+    if zero == int(zero):
+        return high - te.const(_TWO_TO_23 / times + zero, "float32")
+    return high - te.const(_TWO_TO_23 / times, "float32") - te.const(zero, "float32")
+
+
 def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
     layout = _Layout(c)
     axis = te.reduce_axis(layout.words, "w")
     w, b = axis.var, axis.var // layout.groups
     zero = None if zeros is not None else float(c.get("zero", 0))
 
-    def number(word: Expr, part: int, n: Any) -> Expr:
-        """A number less its zero point; both are whole numbers that 2²³ plus them holds, if the zero point is one."""
-        group, place = divmod(part, _MANTISSA // layout.bits)
-        shift, times = group * (_MANTISSA // layout.bits) * layout.bits, 1 << place * layout.bits
-        shifted = word >> te.const(shift, "uint32") if shift else word
-        digit = shifted & te.const(((1 << layout.bits) - 1) * times, "uint32")
-        high = te.reinterpret(digit | te.const(_BITS_OF_TWO_TO_23, "uint32"), "float32")
-        if times > 1:
-            high = high * te.const(1 / times, "float32")
-        if zero is not None and zero == int(zero):
-            return high - te.const(_TWO_TO_23 / times + zero, "float32")
-        plain = high - te.const(_TWO_TO_23 / times, "float32")
-        return plain - (te.const(zero, "float32") if zero is not None else zeros[b, n].astype("float32"))
+    def number(word: Expr, part: int, *at: Any) -> Expr:
+        """A number less its zero point."""
+        if zero is not None:
+            return digit(word, part, layout.bits, zero)
+        shift: Expr = zeros[at].astype("float32")
+        return digit(word, part, layout.bits, 0) - shift
 
     def value(*at: Any) -> Any:
         *row, n = at
         elements = [element_of(x, row, w * layout.each + part, layout) for part in range(layout.each)]
-        terms = [element * number(words[w, n], part, n) for part, element in enumerate(elements)]
+        terms = [element * number(words[w, n], part, b, n) for part, element in enumerate(elements)]
         return te.sum(scales[b, n].astype("float32") * functools.reduce(operator.add, terms), axis=axis)
 
     return with_bias(c, te.stage(c.out_shape(), value, "words_matmul"), bias, "words_bias")

@@ -195,12 +195,14 @@ def _in_order(launch: Launch) -> set[Buffer]:
 
 def _ahead(c: Context, launch: Launch) -> list[str]:
     """What is asked for before a kernel waits: parts of constants, as a schedule says by the annotation "fetched_ahead"
-    of the loop over blocks."""
+    of the loop over blocks. Only whole chunks of 16 bytes can be, from a multiple on: small ones come when they do."""
     named = {param.name: param for param in launch.params if isinstance(param, Buffer)}
     loops = [s for s in walk_stmts(launch.body) if isinstance(s, For) and s.kind == "thread"]
     wanted = [one for loop in loops for one in loop.annotations.get("fetched_ahead", ()) if one[0] in named]
-    return [c.dialect.ahead.format(c.names[named[name]], step, count * named[name].dtype.bytes)
-            for name, step, count in wanted if c.dialect.ahead]  # fmt: skip
+    sizes = {name: param.dtype.bytes for name, param in named.items()}
+    return [c.dialect.ahead.format(c.names[named[name]], step, count * sizes[name] // 16 * 16)
+            for name, step, count in wanted
+            if c.dialect.ahead and step * sizes[name] % 16 == 0 and count * sizes[name] >= 16]  # fmt: skip
 
 
 def _bounds(module: Module, launch: Launch) -> str:

@@ -418,12 +418,20 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts], packed: Seq
     found.unit.done.add(made.name)
     for facts in before:
         _compute_in_block(found, facts, shape)
-    main, own = main_load(facts_of(sums.block)), [block_named(s, facts.block.name) for facts in before]
+    own = [block_named(s, facts.block.name) for facts in before]
     read = {load.buffer for one in (final.block, *own) for load in facts_of(one).loads if load.buffer.scope == "global"}
     # Constants would wait behind the ring later, and others behind one another.
     for key, is_known in (("loaded_early", True), ("loaded_at_once", False)):
         if names := sorted(one.name for one in read if (one in found.unit.constants) is is_known):
             final.annotate(key, names, final.loops[0])
+    if shared := _share_others(found, sums, packed, shape, lanes):
+        sums.annotate("begins_with", shared, turns)
+
+
+def _share_others(found: Found, sums: Stage, packed: Sequence[str], shape: tuple[int, int], lanes: int) -> list[str]:
+    """What else sums read, in the memory of each block; gives the copies of constants packed block by block."""
+    s, final, shared = sums.schedule, found.unit.schedule[found.unit.facts.block.name], list[str]()
+    main = main_load(facts_of(sums.block))
     for buffer in dict.fromkeys(load.buffer for load in facts_of(sums.block).loads):
         if buffer.scope != "global" or main is None or buffer is main.buffer:
             continue
@@ -431,9 +439,10 @@ def _share_ring(found: Found, point: Point, before: Sequence[Facts], packed: Seq
         if buffer.name in packed:
             nest.attach(copy, final, final.loops[0], "shared")
             nest.fetch_together(copy, nest.long_loops(copy), *shape, lanes)
-            sums.annotate("begins_with", [s.buffer_name(copy)], turns)
+            shared.append(s.buffer_name(copy))
         else:
             _compute_in_block(found, facts_of(copy.block), shape)
+    return shared
 
 
 def _are_warps(found: Found, point: Point) -> bool:
