@@ -43,7 +43,6 @@ def trained_ahead(target: Target, signature: Any) -> Any:
     return xgboost.Booster({"nthread": 1}, model_file=bytearray(base64.b64decode(found["trees"])))
 
 
-@functools.lru_cache(maxsize=16)
 def file_of(target: Target) -> Path:
     """Where what ships for a machine is written: known by what it has, not by numbers that were fitted to it."""
     threads = None if target.threads is None else replace(target.threads, model=None)
