@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Sequence
-from types import FunctionType
 from typing import Any
 
 from weft.core.dtypes import FLOAT32, INT32, DType, DTypeLike
@@ -69,18 +68,13 @@ def thread_axis(dom: Any = None, tag: str | None = None, name: str | None = None
 def _axis_names(function: Callable[..., Any], count: int) -> list[str]:
     if not callable(function):
         raise ExpressionError(f"te.compute takes a function of the indices, not {function!r}")
-    if isinstance(function, FunctionType) and not function.__dict__:  # as it is written: seen at once
-        code, given = function.__code__, len(function.__defaults__ or ())
-        names = list(code.co_varnames[: code.co_argcount - given])
-        variadic = bool(code.co_flags & inspect.CO_VARARGS)
-    else:
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):
-            return [f"i{i}" for i in range(count)]
-        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        names = [p.name for p in positional if p.default is p.empty]
-        variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return [f"i{i}" for i in range(count)]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in positional if p.default is p.empty]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if len(names) > count or (len(names) < count and not variadic):
         raise ShapeError(f"the function of te.compute takes {len(names)} indices for a shape of {count} dimensions")
     return names + [f"i{i}" for i in range(len(names), count)]

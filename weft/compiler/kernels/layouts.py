@@ -156,10 +156,8 @@ class _Accesses:
 
     def __init__(self) -> None:
         self._known: dict[Block, list[Access]] = {}
-        self.split: dict[Block, int] = {}
-        """Blocks with nothing to split, and how many buffers were stored in blocks when that was seen."""
-        self.kept: dict[Block, int] = {}
-        """Those that walk along no intermediate to store in blocks."""
+        self.split, self.kept = dict[Block, int](), dict[Block, int]()
+        """Blocks with nothing to split, or to store, and how many buffers were stored in blocks when that was seen."""
 
     def of(self, block: Block) -> list[Access]:
         """What a block loads and stores."""
