@@ -52,7 +52,7 @@ from weft.runtime.jit import JitModule, defined_names
 from weft.runtime.model.module import Module
 from weft.runtime.model.stored import bound_key, check_ranges
 from weft.runtime.threads import get_threads
-from weft.targets.base import Target, fact_text
+from weft.targets.base import Target, text_of
 from weft.targets.registry import find_target
 
 logger = logging.getLogger("weft.compiler")
@@ -176,7 +176,7 @@ class Executor(Compiled):
     def _sendable(self) -> bool:
         """Whether another process would compile the same: it knows this machine and Weft's own operators only."""
         nodes = [node for graph in all_graphs(self.graph) for node in graph.nodes]
-        is_native = fact_text(self.target) == fact_text(find_target("native"))
+        is_native = text_of(self.target) == text_of(find_target("native"))
         return (
             bool(sys.executable)
             and is_native

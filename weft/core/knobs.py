@@ -30,6 +30,9 @@ from weft.core.errors import WeftError, did_you_mean
 
 T = TypeVar("T")
 
+environment: Any = getattr(os.environ, "_data", None)
+"""The mapping inside os.environ: os.environ.get raises and catches an error for each variable that is not set."""
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -67,15 +70,12 @@ class Knob(Generic[T]):
         self.default = default
         self.accepts = accepts
         self.meaning = meaning
-        self.name = ""
+        self.name = self.variable = ""
+        """Its name, and that of the environment variable."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @property
-    def variable(self) -> str:
-        """The name of the environment variable."""
-        return f"WEFT_{self.name.upper()}"
+        self.name, self.variable = name, f"WEFT_{name.upper()}"
+        self.key = os.environ.encodekey(self.variable)
 
     def check(self, value: object, where: str) -> T:
         """The value as the knob's type, or a KnobError that says where the junk was given."""
@@ -353,7 +353,7 @@ class Knobs:
         if name in self._chosen:
             return self._chosen[name], "set"
         _warn_of_unknown_variables()
-        text = os.environ.get(knob.variable)
+        text = os.environ.get(knob.variable) if environment is None or knob.key in environment else None
         if text is not None:
             return knob.check(text, f"the environment variable {knob.variable}"), "environment"
         return knob.default(), "default"

@@ -196,16 +196,18 @@ def uses_any(e: Expr, variables: Any) -> bool:
 
 def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
     """Every variable of the mapping replaced by its expression (folding constants on the way)."""
-    if not mapping:
+    return _substituted(e, mapping) if mapping else e
+
+
+def _substituted(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    if type(e) is Var:
+        return mapping.get(e, e)
+    if not e.holds & Var.bit:
         return e
-    table, variable = _REBUILD, Var.bit
-
-    def go(node: Expr) -> Expr:
-        if type(node) is Var:
-            return mapping.get(node, node)
-        return table[type(node)](node, go) if node.holds & variable else node
-
-    return go(e)
+    if isinstance(e, Binary):  # most of them; and a function that calls itself by name leaves no circle behind
+        a, b = _substituted(e.a, mapping), _substituted(e.b, mapping)
+        return e if a is e.a and b is e.b else FOLD[type(e)](a, b)
+    return _REBUILD[type(e)](e, lambda part: _substituted(part, mapping))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

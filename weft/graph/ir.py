@@ -75,9 +75,10 @@ class TensorType(ArrayType):
     @property
     def static(self) -> tuple[int, ...]:
         """The shape as numbers; an error where it is not that."""
-        if self.shape is None or not all(isinstance(d, int) for d in self.shape):
+        found = tuple([d for d in self.shape or () if isinstance(d, int)])
+        if self.shape is None or len(found) != len(self.shape):
             raise GraphError(f"a static shape is needed here, not {self!r}")
-        return tuple(int(d) for d in self.shape if isinstance(d, int))
+        return found
 
     @property
     def numpy(self) -> Any:

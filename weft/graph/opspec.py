@@ -525,7 +525,7 @@ def find_operator(name: str, domain: str = "") -> OpSpec | None:
 
 def has(node: Node, *traits: Trait) -> bool:
     """Whether a node's operator has one of these traits."""
-    spec = find_operator(node.op, node.domain)
+    spec = _TABLE.get((node.domain, node.op))
     return spec is not None and not spec.traits.isdisjoint(traits)
 
 

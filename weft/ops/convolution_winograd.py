@@ -41,6 +41,7 @@ magnitudes compare as the magnitudes do, NaN above all).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -137,11 +138,12 @@ def _spread(row: Row, phase: int, stride: int, size: int) -> Row:
 
 
 def _polynomial(roots: Sequence[Fraction]) -> Row:
-    """The coefficients, lowest first, of the product of (x - root)."""
-    made = [Fraction(1)]
+    """The coefficients, lowest first, of the product of (x - root): whole numbers of a unit, which is quicker."""
+    unit, made = math.lcm(*(root.denominator for root in roots)), [1]
     for root in roots:
-        made = [a - root * b for a, b in zip([Fraction(0), *made], [*made, Fraction(0)])]
-    return tuple(made)
+        whole = root.numerator * (unit // root.denominator)
+        made = [a - whole * b for a, b in zip([0, *made], [*made, 0])]
+    return tuple(Fraction(c, unit ** (len(roots) - power)) for power, c in enumerate(made))
 
 
 def as_array(matrix: Sequence[Row], dtype: Any = np.float64) -> Array:

@@ -97,10 +97,12 @@ class Sketch:
         found = np.where(self.legal(columns), np.asarray(self.cost(columns), np.float64), np.inf)
         cost = np.broadcast_to(found, shape).ravel()
         near = np.flatnonzero(cost <= np.partition(cost, most)[most]) if len(cost) > most else np.arange(len(cost))
-        for at in near[np.argsort(cost[near], kind="stable")[:most]]:
-            if np.isfinite(cost[at]):
-                places = np.unravel_index(at, shape)
-                yield {k: int(c[i]) for (k, c), i in zip(choices.items(), places)}, float(cost[at])
+        best = near[np.argsort(cost[near], kind="stable")[:most]]
+        places, seconds = np.unravel_index(best, shape), cost[best].tolist()
+        numbers = [choice[at].tolist() for choice, at in zip(choices.values(), places)]
+        for position, estimate in enumerate(seconds):
+            if math.isfinite(estimate):
+                yield {knob: column[position] for knob, column in zip(choices, numbers)}, estimate
 
     def check(self, point: Point) -> None:
         """Raises where a point names other knobs, or a number that is none of a knob's choices."""

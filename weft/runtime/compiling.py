@@ -13,9 +13,8 @@ import functools
 import gc
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,13 +26,14 @@ _before = (1, 0)
 
 
 @functools.lru_cache(maxsize=1)
-def _blas() -> tuple[Any, Any] | None:
-    """The functions of the OpenBLAS in numpy's wheel that get and set its threads; None where there is none."""
+def _blas() -> ctypes.c_int | None:
+    """How many threads the OpenBLAS in numpy's wheel takes, where it keeps that; None where there is none.
+
+    Its function to say so would start the threads again that a fork has ended, and each waits busily for 2^26 cycles.
+    """
     for path in sorted((Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*")):
-        library = ctypes.CDLL(str(path))  # the one that numpy has loaded
-        for name in ("scipy_openblas_{}_num_threads64_", "openblas_{}_num_threads64_", "openblas_{}_num_threads"):
-            if hasattr(library, name.format("set")):
-                return library[name.format("get")], library[name.format("set")]
+        with suppress(ValueError):  # of another kind
+            return ctypes.c_int.in_dll(ctypes.CDLL(str(path)), "blas_cpu_number")  # the one that numpy has loaded
     return None
 
 
@@ -43,8 +43,7 @@ def _set(threads: int, objects: int) -> tuple[int, int]:
     gc.set_threshold(objects if before else 0, *rest)  # 0: somebody has turned that off
     if blas is None:
         return threads, before
-    used = int(blas[0]())
-    blas[1](threads)
+    used, blas.value = blas.value, threads
     return used, before
 
 

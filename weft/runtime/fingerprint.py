@@ -48,7 +48,9 @@ def fingerprint_file(descriptor: int, size: int) -> bytes:
 
 def mark(array: Any) -> int:
     """Tells in this process whether an array has the bytes that it had: by a keyed hash, 8 times as fast as SHA-256."""
-    return hash((array.nbytes, *(hash(p.tobytes()) for p in (_pieces(np.atleast_1d(array)) if array.nbytes else ()))))
+    rows = np.atleast_1d(array)
+    some = max(1, LEAF_BYTES * len(rows) // max(array.nbytes, 1))
+    return hash((array.nbytes, *(hash(rows[at : at + some].tobytes()) for at in range(0, len(rows), some))))
 
 
 def checksum(data: memoryview | int, size: int) -> str:

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import ArgumentError
-from weft.core.knobs import knobs
+from weft.core.knobs import environment, knobs
 from weft.runtime.topology import cores, text_of
 
 on_change: list[Callable[[], None]] = []
 """What is told that places or priority of the workers were chosen: the native runtime, once there is one."""
 _available: int | None = None
 _VARIABLE = os.environ.encodekey("WEFT_NUM_THREADS")
-# The mapping inside os.environ: os.environ.get raises and catches an error for each variable that is not set.
-_environment: Any = getattr(os.environ, "_data", {_VARIABLE: b"unknown"})
 
 
 def default_threads() -> int:
@@ -35,8 +33,9 @@ def default_threads() -> int:
 def get_threads() -> int:
     """The threads that a parallel loop uses now, unless the call says otherwise."""
     # Every call of a compiled function asks, and mostly nothing is set: seen here in a tenth of a full look-up's time.
-    if not (_environment.get(_VARIABLE) or knobs._chosen or knobs._overrides.get()) and _available is not None:
-        return _available
+    if _available is not None and environment is not None:
+        if not (environment.get(_VARIABLE) or knobs._chosen or knobs._overrides.get()):
+            return _available
     chosen = knobs.num_threads
     return available_cores() if chosen is None else chosen
 

@@ -116,7 +116,7 @@ class Schedule:
 
     def copy(self) -> Schedule:
         """A schedule of its own with the same program and trace."""
-        made = Schedule(self.func)
+        made = object.__new__(Schedule)  # the names of all loops are known
         made._become(self)
         made.tried = list(self.tried)
         return made
@@ -130,7 +130,7 @@ class Schedule:
     def _become(self, other: Schedule) -> None:
         self.func, self.trace = other.func, other.trace
         self._handles = dict(other._handles)
-        self._axes = {name: list(loops) for name, loops in other._axes.items()}
+        self._axes = dict(other._axes)
         self._consumed = dict(other._consumed)
 
     def plan(self, target: Any = "native", constants: Sequence[Any] = ()) -> Trace:

@@ -297,6 +297,12 @@ def fact_text(value: Any) -> str:
     return repr(value)
 
 
+@functools.lru_cache(maxsize=16)
+def text_of(target: Target) -> str:
+    """The facts about a machine as text."""
+    return fact_text(target)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The facts about one machine."""

@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 from weft.core.errors import WeftError
 from weft.core.version import VERSION
 from weft.schedule.trace import FORMAT, Trace
-from weft.targets.base import Target, fact_text
+from weft.targets.base import Target, text_of
 
 
 class TuneError(WeftError, ValueError):
@@ -134,7 +134,7 @@ class Record:
 
 def machine_key(target: Target, unit: str = "seconds") -> str:
     """What the facts of a machine are known by, however it was named; what was counted there is kept apart."""
-    key = hashlib.sha256(fact_text(replace(target, name="")).encode()).hexdigest()[:16]
+    key = hashlib.sha256(text_of(replace(target, name="")).encode()).hexdigest()[:16]
     return key if unit == "seconds" else f"{key} {unit}"
 
 

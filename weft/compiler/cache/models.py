@@ -47,7 +47,7 @@ from weft.runtime.cache_folder import (
     write_whole,
 )
 from weft.runtime.fingerprint import fingerprint, fingerprint_file
-from weft.targets.base import Target, fact_text
+from weft.targets.base import Target, text_of
 
 Form = TypeVar("Form")
 
@@ -151,7 +151,7 @@ def _name(described: dict[str, Any], target: Target, precision: str | None) -> s
         return None
     whole = {
         **described,
-        "target": fact_text(target),
+        "target": text_of(target),
         "precision": precision,
         "knobs": [[one.name, repr(one.value)] for one in knobs.describe() if one.name not in NO_MATTER],
         "operators": registered,

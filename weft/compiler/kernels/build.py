@@ -49,7 +49,7 @@ from weft.runtime.cache_folder import cache_folder
 from weft.runtime.object_cache import kept_object
 from weft.schedule.schedule import Tried
 from weft.schedule.trace import Trace
-from weft.targets.base import Target, fact_text
+from weft.targets.base import Target, text_of
 
 logger = logging.getLogger("weft.compiler")
 
@@ -222,7 +222,7 @@ class KernelCompiler:
         """What they typically are."""
         self.block = 1
         """How many channels of a convolution's sums lie together."""
-        self.machine = fact_text(target)
+        self.machine = text_of(target)
         """The facts about the target, as a part of what kernels are known by."""
         self.programs = Programs()
         self._workers = Workers()

@@ -156,6 +156,8 @@ class _Accesses:
 
     def __init__(self) -> None:
         self._known: dict[Block, list[Access]] = {}
+        self.split, self.kept = dict[Block, int](), dict[Block, int]()
+        """Blocks with nothing to split, or to store, and how many buffers were stored in blocks when that was seen."""
 
     def of(self, block: Block) -> list[Access]:
         """What a block loads and stores."""
@@ -180,6 +182,9 @@ def _accesses(block: Block) -> Iterator[Access]:
 def _split_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> bool:
     """Splits one axis that an access divides into blocks; whether there was one."""
     for block in blocks_in(schedule.func.body):
+        if accesses.split.get(block) == len(stored):
+            continue
+        refused = False
         axes = {axis.var: int_value(axis.extent) or 0 for axis in block.axes}
         spatial = {axis.var: axes[axis.var] for axis in block.axes if axis.kind == "spatial"}
         for buffer, indices in accesses.of(block):
@@ -197,6 +202,9 @@ def _split_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
                     _follow(schedule, block.name, whole, stored, accesses)
             if tried:
                 return True
+            refused = True
+        if not refused:
+            accesses.split[block] = len(stored)
     return False
 
 
@@ -242,6 +250,8 @@ def _store_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
     func = schedule.func
     inner = {buffer.name: buffer for buffer in func.allocations}
     for block in blocks_in(func.body):
+        if accesses.kept.get(block) == len(stored):
+            continue
         # The inner axis of two that were one stands last among those of its kind.
         last = {axis.kind: axis for axis in block.axes}
         extents = {axis.var: int_value(axis.extent) if last[axis.kind] is axis else None for axis in block.axes}
@@ -260,6 +270,7 @@ def _store_one(schedule: Schedule, stored: set[str], accesses: _Accesses) -> boo
                 schedule.apply("transform_layout", buffer=buffer.name, inputs=names, outputs=outputs)
                 stored.add(buffer.name)
                 return True
+        accesses.kept[block] = len(stored)
     return False
 
 

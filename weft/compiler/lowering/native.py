@@ -59,10 +59,11 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None =
     for number, call in enumerate(calls):
         for position, (base, offset) in enumerate(call.arguments):
             tag = f"{number}.{position}"
+            loaded = f"b{tag}" if offset else f"p{tag}"
             lines += [
                 f"  %s{tag} = getelementptr inbounds i64, ptr %bases, i64 {base}",
-                f"  %b{tag} = load i64, ptr %s{tag}, align 8",
-                f"  %p{tag} = add i64 %b{tag}, {offset}",
+                f"  %{loaded} = load i64, ptr %s{tag}, align 8",
+                *([f"  %p{tag} = add i64 %b{tag}, {offset}"] if offset else []),
                 f"  %a{tag} = getelementptr inbounds i64, ptr %args, i64 {position}",
                 f"  store i64 %p{tag}, ptr %a{tag}, align 8",
             ]

@@ -17,14 +17,14 @@ from weft.graph.opspec import has
 
 def dead(graph: Graph) -> Graph:
     """The graph without what is not needed; the same object where everything is."""
-    live: set[Value] = set(graph.outputs)
+    live: set[Value | None] = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(graph.nodes):
-        if not any(value in live for value in node.outputs):
+        if live.isdisjoint(node.outputs):
             continue
-        made = _trimmed(node, live)
+        made = _trimmed(node, live) if len(node.outputs) > 1 or node.graphs else node
         kept.append(made)
-        live.update(value for value in made.inputs if value is not None)
+        live.update(made.inputs)
         for inner in made.graphs.values():
             live.update(free_values(inner))
     nodes = kept[::-1]
@@ -35,7 +35,7 @@ def dead(graph: Graph) -> Graph:
     return graph.replace(nodes=nodes, constants=constants)
 
 
-def _trimmed(node: Node, live: set[Value]) -> Node:
+def _trimmed(node: Node, live: set[Value | None]) -> Node:
     used = [value in live for value in node.outputs]
     if node.op == "If" and not node.domain and node.graphs:
         if not all(used):
@@ -72,7 +72,7 @@ def _without_outputs(node: Node, used: list[bool], skip: dict[str, int]) -> Node
     return node.replace(outputs=[v for v, wanted in zip(node.outputs, used) if wanted], attributes=attributes)
 
 
-def _without_states(node: Node, live: set[Value]) -> Node:
+def _without_states(node: Node, live: set[Value | None]) -> Node:
     """A loop without the states that nobody reads outside and that only feed themselves inside."""
     body: Graph = node.attributes["body"]
     carried = len(node.inputs) - 2

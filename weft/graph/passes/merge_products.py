@@ -134,7 +134,7 @@ def _key(node: Node, graph: Graph) -> tuple[tuple[Any, ...], int] | None:
 
 def _narrow_type(array: Array) -> Any:
     """The type of 16 bits that the first weights would fit into: `narrow_weights` should find all of one kind."""
-    found = narrow_form(array.reshape(-1)[: model.SAMPLED_WEIGHTS]) if array.dtype == np.float32 else None
+    found = narrow_form(array.flat[: model.SAMPLED_WEIGHTS]) if array.dtype == np.float32 else None
     return None if found is None else found.dtype
 
 

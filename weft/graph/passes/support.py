@@ -247,6 +247,8 @@ def _rewrite(scope: Scope, rule: Rule) -> Graph:
 
 
 def _resolved(node: Node, scope: Scope, rule: Rule) -> Node:
+    if not scope.replaced and not node.graphs:
+        return node
     inputs = [None if v is None else scope.resolve(v) for v in node.inputs]
     attributes = node.attributes
     if node.graphs:

@@ -92,7 +92,7 @@ def transform_layout(func: Func, buffer: str, inputs: Sequence[str], outputs: Se
             return block
         known = ranges_of(func, [])
         for axis in block.axes:
-            known = known.with_loop(axis.var, axis.extent)
+            known.bind(axis.var, axis.extent)
 
         def at(f: Expr, indices: Sequence[Expr]) -> Expr:
             if type(f) is Var:
