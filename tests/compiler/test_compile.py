@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from weft.expr.nodes import Var
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.models.builder import Builder
+from weft.targets.registry import find_target
 
 
 @pytest.mark.parametrize("make", [convnet, mlp, attention, recurrent])
@@ -46,6 +48,12 @@ def test_several_calls_and_threads_agree():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("threads, cores", [(None, 4), (1, 1), (3, 3), (9, 4)])
+def test_schedules_are_made_for_the_threads_that_calls_have(threads, cores):
+    machine = replace(find_target("native"), cores=4)
+    assert compile(mlp(), target=machine, threads=threads).target.cores == cores
 
 
 def test_symbolic_sizes_may_be_bound_on_first_sight_and_forms_are_bounded():

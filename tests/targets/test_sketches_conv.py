@@ -228,6 +228,23 @@ def test_what_stays_in_the_cache():
     assert _by_rows(3 << 19, 2 << 20, cache) and not _by_rows(3 << 19, 4 << 20, cache)
 
 
+@pytest.mark.parametrize(("cpu", "window", "cores", "wanted"), [
+    ("cascadelake", 3, 1, True), ("cascadelake", 1, 1, False), ("cascadelake", 3, 2, False),
+    ("skylake-avx512", 3, 1, False),
+])  # fmt: skip
+def test_windows_that_overlap_go_by_rows_where_weights_are_fetched_ahead(cpu, window, cores, wanted):
+    """The image is small: cores that share it would each pass over all weights."""
+    b = Builder("dilated")
+    weight = b.normal(320, 96, window, window)
+    pads, dilations = [window // 2 * 2] * 4, [2, 2]
+    x = b.input("x", (1, 96, 15, 15))
+    y = b.node("Conv", x, weight, kernel_shape=[window] * 2, pads=pads, dilations=dilations)
+    target = find_target(f"x86_64-unknown-linux-gnu,cpu={cpu},cores={cores}")
+    chosen = [kernel for kernel in kernels_in(b.finish(y), target) if isinstance(kernel, Chosen)]
+    tried = [str(one) for kernel in chosen for one in kernel.schedule.tried if "convolution" in str(one)]
+    assert tried and ("by_rows=1" in tried[0]) == wanted
+
+
 def test_loads_of_other_lines_in_the_same_bank_wait():
     arm, intel = CORES["neoverse-n1"], CORES["sapphirerapids"]
     assert arm.clashes(2048) and arm.clashes(-64) and not arm.clashes(2064) and not arm.clashes(16)

@@ -41,7 +41,7 @@ from weft.graph.ir import Graph
 from weft.graph.passes.history import watching
 from weft.graph.structural import structure_key
 from weft.targets.base import Target
-from weft.targets.registry import find_target, known_stages
+from weft.targets.registry import known_stages
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -99,8 +99,7 @@ def run(given: argparse.Namespace, screen: Screen) -> int:
 def _show_passes(given: argparse.Namespace, screen: Screen) -> int:
     """The graph after each run of a pass."""
     with watching() as history, knobs.override(exact=given.exact or knobs.exact):
-        target = find_target("native" if given.target in (None, "auto") else given.target)
-        machine = machine_of(target, given.precision)
+        machine = machine_of(given.target or "auto", given.precision)
         for_target(optimize(_graph(given, screen), {}, {}), machine, check_precision(given.precision, machine))
     found = [one for one in history.runs if given.print_after in (one.name, "all")]
     if not found:

@@ -55,9 +55,10 @@ def compile(
 
     `shapes` binds symbolic sizes of inputs now, {"image": (1, 3, 224, 224)}; a size that is a range stays open, and is
     promised to lie in it: {"image": (range(1, 9), 3, 224, 224)}. Other sizes that are left open are compiled for when
-    the module is first called (docs/sizes.md). `threads` is the default of its calls. `exact` turns off what rounds
-    otherwise than plain float32 sums do (docs/precision.md); without it the knob of that name decides. `schedules` are
-    steps for kernels, by the name of a node that each computes, instead of those that Weft chooses (docs/schedules.md).
+    the module is first called (docs/sizes.md). `threads` is what its calls take by default, and what its schedules are
+    made for; without it they are made for all cores. `exact` turns off what rounds otherwise than plain float32 sums do
+    (docs/precision.md); without it the knob of that name decides. `schedules` are steps for kernels, by the name of a
+    node that each computes, instead of those that Weft chooses (docs/schedules.md).
     `tune` is how long faster schedules are looked for first, "30s" or "5m", or "background" (docs/tuning.md); what was
     found before is used in any case.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from weft.compiler.device.module import DeviceModule
-from weft.compiler.precision import check_precision, machine_of
+from weft.compiler.precision import check_precision, machine_of, with_threads
 from weft.compiler.specialize import Executor
 from weft.compiler.tuned import tuned
 from weft.graph.ir import Graph
@@ -13,7 +13,6 @@ from weft.graph.passes.infer import infer
 from weft.graph.passes.specialize import specialize
 from weft.runtime.model.module import HostWarning, Module, NodeArg, SizeWarning, of_type
 from weft.targets.base import Target
-from weft.targets.registry import find_target
 
 __all__ = [
     "HostWarning", "Module", "NodeArg", "Shapes", "SizeWarning", "bind_shapes", "compile_graph", "make_module",
@@ -47,11 +46,11 @@ def compile_graph(
     threads: int | None = None,
 ) -> Module:
     """A graph as a module; compiled at once where its shapes, or the ranges of its sizes, are known."""
-    machine = machine_of(find_target("native" if target == "auto" else target), precision)
+    machine = machine_of(target, precision)
     bound, wanted = bind_shapes(graph, shapes), check_precision(precision, machine)
     ranges = {(k, at): d for k, v in (shapes or {}).items() for at, d in enumerate(v) if isinstance(d, range)}
     with tuned(machine):
-        module = make_module(Executor(bound, machine, wanted), threads)
+        module = make_module(Executor(bound, with_threads(machine, threads), wanted), threads)
         found = module._executor.take_ranges(ranges) if ranges else module._executor.compile_static()
     if found is not None:
         module._warn(found)

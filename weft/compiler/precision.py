@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.core.errors import ArgumentError
 from weft.graph.passes.precision import NARROW
+from weft.runtime.threads import check_threads
 from weft.targets.base import Target
+from weft.targets.registry import find_target
 
 ROUNDED = "tf32"
 """The precision that is one of the machine, not of the graph: products round their float32 operands as they read them.
@@ -30,8 +34,9 @@ def check_precision(precision: str | None, target: Target) -> str | None:
     return precision
 
 
-def machine_of(target: Target, precision: str | None) -> Target:
+def machine_of(like: str | Target, precision: str | None) -> Target:
     """The target that computes in a precision: with "tf32", one whose products of float32 may be rounded so."""
+    target = find_target("native" if like == "auto" else like)
     if precision != ROUNDED:
         return target
     if ROUNDED not in target.precisions:
@@ -40,3 +45,10 @@ def machine_of(target: Target, precision: str | None) -> Target:
             f"use 'fp32' or 'bf16'"
         )
     return target.with_features(ROUNDED)
+
+
+def with_threads(target: Target, threads: int | None) -> Target:
+    """A processor as so many threads see it: it has no more cores than them, and other schedules are its best ones."""
+    if threads is None or target.on_device:
+        return target
+    return replace(target, cores=min(check_threads(threads), target.cores))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,17 +170,18 @@ class Executor(Compiled):
         def read(path: Path) -> Specialization:
             return read_form(path, self, shapes, lambda: self._rebuild(shapes, {}))
 
-        if not background.ask(background.Wish(lambda path: write_model(path, self), shapes, read, give)):
+        wish = background.Wish(lambda path: write_model(path, self), shapes, self.target.cores, read, give)
+        if not background.ask(wish):
             self._met[key] = 0
 
     @functools.cached_property
     def _sendable(self) -> bool:
         """Whether another process would compile the same: it knows this machine and Weft's own operators only."""
         nodes = [node for graph in all_graphs(self.graph) for node in graph.nodes]
-        is_native = text_of(self.target) == text_of(find_target("native"))
+        native = replace(find_target("native"), cores=self.target.cores)
         return (
             bool(sys.executable)
-            and is_native
+            and text_of(self.target) == text_of(native)
             and not self._bound
             and not any(is_of_users(operator_of(node)) for node in nodes)
         )

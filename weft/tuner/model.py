@@ -466,7 +466,9 @@ class Tuning:
 
     def _compiled(self, records: Records) -> Any:
         with recording(records):
-            return compile_graph(self.graph, self.target, None, self.precision, self.threads)
+            module = compile_graph(self.graph, self.target, None, self.precision)
+        module.threads = self.threads
+        return module
 
     def _feeds(self) -> dict[str, Any]:
         random = np.random.default_rng(self.seed)

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.compiler.cache.models import FileEntry, file_entry
 from weft.compiler.module import Module, Shapes, bind_shapes, compile_graph
-from weft.compiler.precision import check_precision, machine_of
+from weft.compiler.precision import check_precision, machine_of, with_threads
 from weft.compiler.saved.load import read_module
 from weft.compiler.tuned import tuned
 from weft.core.errors import WeftError
@@ -20,7 +20,6 @@ from weft.graph.ir import Graph
 from weft.runtime.cache_folder import mark_used, read_or_remove
 from weft.runtime.compiling import compiling
 from weft.targets.base import Target
-from weft.targets.registry import find_target
 
 
 def compile_file(
@@ -32,10 +31,10 @@ def compile_file(
     threads: int | None,
 ) -> Module:
     """A module of a model's file; `read` makes the graph."""
-    machine = machine_of(find_target("native" if target == "auto" else target), precision)
+    machine = machine_of(target, precision)
     wanted = check_precision(precision, machine)
     with tuned(machine):
-        return _compiled(path, read, machine, shapes, wanted, threads)
+        return _compiled(path, read, with_threads(machine, threads), shapes, wanted, threads)
 
 
 @compiling()

@@ -38,10 +38,11 @@ CHILD = "weft.compiler.sizes.background_child"
 
 @dataclass
 class Wish:
-    """One form to make: for which shapes, from what, and who takes it."""
+    """One form to make: for which shapes and how many cores, from what, and who takes it."""
 
     write: Callable[[Path], None]
     shapes: Mapping[str, Sequence[int]]
+    cores: int
     read: Callable[[Path], Any]
     give: Callable[[Any], None]
 
@@ -91,7 +92,7 @@ def _made(wish: Wish) -> Any:
     with tempfile.TemporaryDirectory(prefix="weft-", ignore_cleanup_errors=True) as folder:
         module, form = Path(folder) / "module.weft", Path(folder) / "form.weft"
         wish.write(module)
-        command = [sys.executable, "-m", CHILD, str(module), json.dumps(wish.shapes), str(form)]
+        command = [sys.executable, "-m", CHILD, str(module), json.dumps(wish.shapes), str(wish.cores), str(form)]
         paths = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": paths, "WEFT_SIZES": "bound"}
         with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:

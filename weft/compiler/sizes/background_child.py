@@ -1,4 +1,4 @@
-"""What a child of `background.py` runs: `python -m weft.compiler.sizes.background_child MODULE SHAPES FORM`."""
+"""What a child of `background.py` runs: `python -m weft.compiler.sizes.background_child MODULE SHAPES CORES FORM`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from weft.compiler.saved.store import write_form
@@ -17,8 +18,9 @@ def main(arguments: Sequence[str]) -> None:
     """What a child does: one form of the module in a file, into another."""
     with contextlib.suppress(OSError):
         os.nice(19)
-    module, shapes, form = arguments
+    module, shapes, cores, form = arguments
     executor = load(module)._executor  # the compiler's, since the file has no code
+    executor.target = replace(executor.target, cores=int(cores))
     given = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
     write_form(Path(form), executor, executor.form(given, {}))
 

@@ -91,9 +91,12 @@ def match(unit: Unit) -> Sketch | None:
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
     }
-    # Where an image is read once, none of it has to stay; what passes by is fetched some steps ahead, where that helps.
-    by_rows = shape.together > 1 and _by_rows(image, weight, unit.target.cache_bytes[1])
-    steps = core_of(unit.target).weights_ahead
+    # Where an image is read once, none of it has to stay; what passes by is fetched some steps ahead, where that helps:
+    # then windows that overlap had better pass over few rows, if that costs few passes over the weights.
+    cache, steps = unit.target.cache_bytes[1], core_of(unit.target).weights_ahead
+    near_rows = steps > 0 and shape.row is not None and _reads_again(unit.facts, shape.image, shape.row)
+    near_rows = near_rows and (unit.target.cores == 1 or 2 * image > cache)
+    by_rows = shape.together > 1 and (near_rows or _by_rows(image, weight, cache))
     fetch = (not by_rows or steps > 0) and weight > unit.target.cache_bytes[0]
     # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
     taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
@@ -104,7 +107,7 @@ def match(unit: Unit) -> Sketch | None:
     if shape.depthwise and shape.block is not None:
         again *= extent(shape.block)
     time = float(seconds(several * again * counted(unit.facts) * unit.facts.depth, unit.target))
-    walked = _walk(unit, shape)
+    walked = _walk(unit, shape, by_rows and fetch)
     if around:  # other families do not cost the tiles at the ends of other sizes: what is best here is as the typical
         time *= replace(size, around=(), below=()).least(walked) / size.least(walked)
 
@@ -120,19 +123,20 @@ def match(unit: Unit) -> Sketch | None:
     return Sketch("convolution", knobs, lambda point: _apply(unit, shape, point), cost, legal)
 
 
-def _walk(unit: Unit, shape: Shape) -> Walk:
+def _walk(unit: Unit, shape: Shape, ahead: bool) -> Walk:
     size = int(shape.weight.buffer.dtype.bytes)
     column = unit.facts.depth * extent(shape.lane) * size
     pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
-    walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size)
+    walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size, ahead)
     if shape.place is None or shape.depthwise or shape.phase or nest.result_step(unit, shape.place.var) != 1:
         return walk
     return replace(walk, row=extent(shape.place), lanes=extent(shape.lane))
 
 
-def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int) -> Walk:
-    """What a register tile walks over: weights of so many bytes for a vector, and in all; pixels so many apart."""
-    near, core = max(1, target.cache_bytes[1] // 4 // column), core_of(target)
+def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int, ahead: bool = False) -> Walk:
+    """What a register tile walks over: weights of so many bytes for a vector, and in all, perhaps fetched ahead; pixels
+    so many apart."""
+    near, core = max(1, target.cache_bytes[1] // (2 if ahead else 4) // column), core_of(target)
     fetch = 4.0 if weight > target.cache_bytes[1] else 2.0
     return Walk(core, depth, fetch, near, model.lines_of(target), core.clashes(pitch))
 
@@ -447,7 +451,11 @@ def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     length = _steps_of_parts(shape, point)
     if shape.row is not None and unit.is_open(shape.row):
         length = min(model.open_sizes(length))
-    return max(1, ceildiv(length, max(1, unit.target.cores) * model.PARTS_OF_ROWS))
+    parts, cache = max(1, unit.target.cores) * model.PARTS_OF_ROWS, unit.target.cache_bytes[1]
+    if parts == model.PARTS_OF_ROWS and core_of(unit.target).weights_ahead:
+        near = 2 * load_bytes(shape.weight) <= cache  # else each part is another pass over far weights
+        parts = max(parts if near else 1, ceildiv(load_bytes(shape.image), int(model.PART_SHARE * cache)))
+    return max(1, ceildiv(length, parts))
 
 
 def _has_ends(shape: Shape, point: Point) -> bool:
