@@ -136,6 +136,7 @@ MOST_TAPS_OF_WINDOW, MOST_ROWS_OF_WINDOW, MOST_UNROLLED_WINDOW, LARGEST_STEP_OF_
 """The same for windows over single channels, and their taps."""
 
 WINOGRAD_UNROLL, WINOGRAD_FETCH, MOST_PANEL, MOST_FETCHED = 4, 16, 8, 4
+WINOGRAD_SHARES = 4
 """Winograd's products: steps of the reduction that are written out; steps ahead that far weights are fetched; vectors
 of a panel of weights, and those of one that is fetched ahead, at most: on an Emerald Rapids panels of 6 and 7 vectors
 took 1.2 to 1.45 times as long when they were."""
