@@ -95,7 +95,8 @@ class _Loops(Mutator):
         tile = _tile_of(s)
         notes = {key: note for key, note in s.annotations.items() if key != NOTE}
         s = s.replace(body=self.stmt(s.body), annotations=notes)
-        if not tile or not (_may_repeat(s.body) or _adds(s.body)):
+        repeats = _may_repeat(s.body) if tile else None
+        if repeats is None:
             return s
         shift = _Shift(s, tile, Var(self.names.fresh(f"{s.var.name}_start")))
         end = shift.end
@@ -105,7 +106,7 @@ class _Loops(Mutator):
         if not shift.find_places(made) or not all(map(shift.is_of_elements, walk_stmts(made))):
             return s
         sizes = shift.sizes()
-        if not _may_repeat(s.body):
+        if not repeats:
             shift.keeps_tests = True
             return s if len(sizes) == 1 else self.once(s, made, shift.stmt(s.body), shift, sizes, index_expr(0))
         whole = self.in_tiles(s.replace(body=made), shift, sizes, index_expr(0))
@@ -272,19 +273,12 @@ class _Shorter(Mutator):
         return s.replace(body=self.stmt(s.body), extent=self.size if s.var in self.elements else s.extent)
 
 
-def _may_repeat(body: Stmt) -> bool:
-    """Whether running a body twice is the same as running it once: it reads nothing that it writes for others."""
+def _may_repeat(body: Stmt) -> bool | None:
+    """Whether running a body twice is the same as running it once: it reads nothing that it writes for others. None
+    where it reads that otherwise than to add to it, at the same places."""
     own = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
-    written = {s.buffer for s in walk_stmts(body) if isinstance(s, Store)} - own
-    read = {e.buffer for e in walk_exprs(body, Load) if isinstance(e, Load)}
-    return written.isdisjoint(read) and not any(isinstance(s, Evaluate) for s in walk_stmts(body))
-
-
-def _adds(body: Stmt) -> bool:
-    """Whether a body reads what it writes for others only where it adds to that very element."""
-    stores = [s for s in walk_stmts(body) if isinstance(s, Store)]
-    own = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
-    written = {s.buffer for s in stores} - own
+    stores = [s for s in walk_stmts(body) if isinstance(s, Store) and s.buffer not in own]
+    written = {s.buffer for s in stores}
     read = [e for e in walk_exprs(body, Load) if isinstance(e, Load) and e.buffer in written]
     added = [
         e
@@ -292,6 +286,5 @@ def _adds(body: Stmt) -> bool:
         for e in walk(s.value, Load)
         if isinstance(e, Load) and e.buffer is s.buffer and all(map(structural_equal, e.indices, s.indices))
     ]
-    return len(read) == len([e for e in added if e.buffer in written]) and not any(
-        isinstance(s, Evaluate) for s in walk_stmts(body)
-    )
+    is_plain = len(read) == len(added) and not any(isinstance(s, Evaluate) for s in walk_stmts(body))
+    return not read if is_plain else None
