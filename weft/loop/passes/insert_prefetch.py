@@ -8,12 +8,12 @@ One fetch for each line of loads whose places move with the loop, in each round 
 a window's rows. Past the end of the buffer a fetch has no effect.
 
 `["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
-of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes. Where f does not
-move what is read, however often that is, a round of f fetches a seventh of what lies behind it, a little in each step:
+of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes. Where f does
+not move what is read, each of its rounds, however many, fetches a seventh of what lies behind, a little in each step:
 
-    for f in range(n):                                                 for f in range(n):
-        for k in range(32) @{"prefetch": [["B", 4, "f", 4]]}:   ->         for k in range(32):
-            C[…] = C[…] + B[ramp(k*64, 1, 64)]                                 prefetch(address(B[2048 + f*512 + k*16], "r"))
+    for f in range(n):                                             for f in range(n):
+        for k in range(8) @{"prefetch": [["B", 4, "f", 4]]}:  ->       for k in range(8):
+            C[f] = C[f] + B[ramp(k*64, 1, 64)]                             prefetch(address(B[512 + f*128 + k*16], "r"))
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ class _Loops(Mutator):
     def once(self, s: For, made: Stmt, tested: Stmt, shift: _Shift, sizes: Sequence[int], done: Expr) -> Stmt:
         """What is not done yet, each element once: whole tiles of each size, then those of the last, with tests."""
         assert shift.end is not None
-        left, size = sub(shift.end, done), index_expr(sizes[0])
-        is_last = len(sizes) == 1
-        body = Let(shift.start, add(done, mul(s.var, size)), _Shorter(shift, sizes[0]).stmt(tested if is_last else made))
+        left, size, is_last = sub(shift.end, done), index_expr(sizes[0]), len(sizes) == 1
+        tile = _Shorter(shift, sizes[0]).stmt(tested if is_last else made)
+        body = Let(shift.start, add(done, mul(s.var, size)), tile)
         if is_last:
             return s.replace(extent=ceildiv(left, sizes[0]), body=body)
         count, after = (Var(self.names.fresh(f"{s.var.name}_{name}")) for name in ("count", "done"))
