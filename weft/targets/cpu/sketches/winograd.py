@@ -583,10 +583,9 @@ class _Sketch:
         panels = self.point["panels"]
         outputs = [f"c // {self.width * panels}", "a", "b", f"c // {self.width} % {panels}", "k", f"c % {self.width}"]
         self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
-        if self.point["fetch"] and again is None:
-            accumulate.prefetch(target, step, self.point["fetch"])
-        elif self.point["fetch"]:
-            accumulate.prefetch(target, step, *again)
+        if self.point["fetch"]:
+            shares, around = again or (self.point["fetch"], None)
+            accumulate.prefetch(target, step, shares, around)
         copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
 
     def group_lanes(self, name: str) -> None:
