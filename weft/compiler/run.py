@@ -16,6 +16,7 @@ from weft.core.array_types import ArrayType
 from weft.graph.interpreter import mismatch, operator_of
 from weft.graph.ir import Array, Graph, GraphError, Node, TensorType, Value
 from weft.graph.opspec import Evaluate, Infer, OpSpec, blame, evaluation_of, node_error, type_of
+from weft.graph.signature import signature
 from weft.runtime.model.fastcall import Fast, fitting
 from weft.runtime.model.runner import Engine, NativeRunner, OpenSizes
 
@@ -131,7 +132,8 @@ def _late_check(node: Node, spec: OpSpec) -> Callable[[Infer], Any] | None:
     known = all(value is None or value.is_static for value in node.inputs)
     if spec.shape_inputs and not all(value.is_static for value in node.outputs):
         return spec.types  # sizes are data: none may be larger than any memory
-    return spec.check if (spec.takes or spec.requires) and not known else None
+    asks = spec.requires or (spec.takes is not None and any(one.shapes for one in signature(spec.takes).inputs))
+    return spec.check if asks and not known else None
 
 
 def _test(value: Value) -> Callable[[Any], bool]:

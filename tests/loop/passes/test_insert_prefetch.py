@@ -56,3 +56,27 @@ def test_results_stay(row):
         results.append(b)
     assert results[0].any()
     np.testing.assert_array_equal(*results)
+
+
+PANELS = """
+func panels(A: float32[40, 8], B: float32[1024], C: float32[40]):
+    for panel in range(4):
+        for tile in range(40):
+            for outer in range(2):
+                for k in range(4) @{"prefetch": [["B", 4, "tile", 4]]}:
+                    C[tile] = C[tile] + A[tile, outer*4 + k] * B[panel*256 + outer*128 + k*32]
+                    C[tile] = C[tile] + A[tile, outer*4 + k] * B[panel*256 + outer*128 + k*32 + 16]
+"""
+
+
+def test_what_lies_behind_is_fetched_in_shares_while_tiles_read_the_same():
+    """A fourth of two lines in each step, but no less than one: a tile fetches half of the next panel."""
+    (fetch,) = fetches(parse_func(PANELS))
+    place = fetch.split("B[")[1].split("]")[0]
+    for panel, tile, outer, k in [(0, 0, 0, 0), (1, 0, 0, 3), (2, 1, 0, 0), (0, 1, 1, 3)]:
+        wanted = (panel + 1) * 256 + tile * 128 + (outer * 4 + k) * 16
+        assert eval(place, {"panel": panel, "tile": tile, "outer": outer, "k": k}) == wanted  # noqa: S307
+
+
+def test_panels_that_are_read_with_gaps_are_not_fetched_so():
+    assert not fetches(parse_func(PANELS.replace("outer*128", "outer*160")))

@@ -109,6 +109,34 @@ def test_tiles_that_read_what_they_write_stay():
     assert "_start" not in repr(shift_tiles(again))
 
 
+ADDING = """
+func f(A: float32[3, n], B: float32[n]):
+    for k in range(3):
+        for o in range((n + 11) // 12) @{"whole_tiles": 12}:
+            allocate C: float32[12] local:
+                for i in range(12):
+                    C[i] = A[k, min(o * 12 + i, n - 1)]
+                for j in range(12):
+                    if o * 12 + j < n:
+                        B[o * 12 + j] = B[o * 12 + j] + C[j]
+"""
+
+
+@pytest.mark.parametrize("n", [*range(1, 14), 23, 24, 25, 26, 33])
+def test_tiles_that_add_do_what_is_left_over_once(n):
+    """In tiles of 6 and 3, of which only the last have tests."""
+    func = shift_tiles(parse_func(ADDING))
+    loops = [x for x in walk_stmts(func.body) if isinstance(x, For) and x.var.name in ("i", "j")]
+    assert [str(x.extent) for x in loops] == ["12", "12", "6", "6", "3", "3"] and repr(func).count("if ") == 1
+    a, made = np.random.default_rng(n).standard_normal((3, n)).astype("f4"), np.ones(n, "f4")
+    interpret(func, a, made)
+    np.testing.assert_allclose(made, 1 + a.sum(axis=0), rtol=1e-5, atol=1e-5)
+
+
+def test_tiles_that_read_others_results_stay():
+    assert "_start" not in repr(shift_tiles(parse_func(ADDING.replace("B[o * 12 + j] + C", "B[n - 1] + C"))))
+
+
 @pytest.mark.parametrize("period", [2, 4])
 def test_what_follows_from_the_place_in_a_tile_stays(period):
     n = te.var("n")

@@ -8,7 +8,12 @@ One fetch for each line of loads whose places move with the loop, in each round 
 a window's rows. Past the end of the buffer a fetch has no effect.
 
 `["B", 7, "f", 7]` looks 7 iterations of the loop f ahead, which stands further out: where these 7 read the same stretch
-of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes.
+of B again and again and the next 7 read the next one, each fetches its share (a seventh) of what comes. Where f does
+not move what is read, each of its rounds, however many, fetches a seventh of what lies behind, a little in each step:
+
+    for f in range(n):                                             for f in range(n):
+        for k in range(8) @{"prefetch": [["B", 4, "f", 4]]}:  ->       for k in range(8):
+            C[f] = C[f] + B[ramp(k*64, 1, 64)]                             prefetch(address(B[512 + f*128 + k*16], "r"))
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ from weft.expr.structural import structural_key
 from weft.expr.visit import substitute, uses_any, walk, walk_once
 from weft.loop.interpreter import register_effect
 from weft.loop.ir import Allocate, Evaluate, For, Func, Let, Stmt, seq
+from weft.loop.passes.support import linear
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
 
 register_effect("prefetch", lambda *arguments: None)
@@ -73,7 +79,10 @@ class _Insert(Mutator):
             if further:
                 outer = [loop for loop in self.around if loop.var.name == further[0]]
                 if outer:
-                    fetches += _shares(s, str(name), outer[-1], int(distance), int(further[1]), self.row_loads)
+                    between = self.around[self.around.index(outer[-1]) + 1 :]
+                    fetches += _behind(s, str(name), outer[-1], int(distance), between) or _shares(
+                        s, str(name), outer[-1], int(distance), int(further[1]), self.row_loads
+                    )
             else:
                 fetches += _fetches(s, str(name), int(distance))
         notes = {key: value for key, value in s.annotations.items() if key != "prefetch"}
@@ -165,6 +174,37 @@ def _shares(loop: For, name: str, around: For, distance: int, shares: int, row_l
         substitute(places[known.index(min(known))], first),
         mul(floormod(outer, index_expr(shares)), index_expr(share * step)),
     )
+    return _into_second_level(buffer, start, share)
+
+
+def _behind(loop: For, name: str, around: For, shares: int, between: Sequence[For]) -> list[Stmt]:
+    """A share of the lines behind those that a loop and the loops around it read one after the other, in each round of
+    an outer loop, which does not move them."""
+    buffer, places = _places(loop.body, name, ())
+    inner = {s.var for s in walk_stmts(loop.body) if isinstance(s, (For, Let))}
+    offsets = [int_value(simplify(sub(p, places[0]))) for p in places if not uses_any(p, {around.var, *inner})]
+    known = [offset for offset in offsets if offset is not None]
+    if buffer is None or len(known) < len(places):
+        return []
+    step = LINE // buffer.dtype.bytes
+    lines = (max(known) - min(known)) // step + 1
+    share, stretch = -(-lines // shares), lines * step
+    start = places[known.index(min(known))]
+    form, moved = linear(start), index_expr(0)
+    for one in (loop, *reversed(between)):
+        count = int_value(one.extent)
+        if count is None or form.terms.get(one.var) != stretch:
+            return []
+        moved = add(moved, mul(one.var, index_expr(stretch // lines * share)))
+        stretch *= count
+    start = substitute(start, {one.var: index_expr(0) for one in (loop, *between)})
+    moved = add(moved, mul(around.var, index_expr(stretch // lines * share)))
+    return _into_second_level(buffer, add(add(start, moved), index_expr(stretch)), share)
+
+
+def _into_second_level(buffer: Buffer, start: Expr, lines: int) -> list[Stmt]:
+    """Fetches of so many lines."""
+    step = LINE // buffer.dtype.bytes
     return [
         Evaluate(
             Call(
@@ -177,7 +217,7 @@ def _shares(loop: For, name: str, around: For, distance: int, shares: int, row_l
                 INT32,
             )
         )
-        for line in range(share)
+        for line in range(lines)
     ]
 
 

@@ -10,9 +10,10 @@
 
 In: loops annotated with the length of their tiles, their bounds checked. Out: no tests and no places of their own for
 the elements of a tile, but in images that are smaller than the smallest. What is left over of an open size by tiles
-whose elements are one loop, not of lanes, is computed by tiles of half the length, a quarter, …. Tiles that read
-what they write, or do something that follows from their number or from the place of an element in its tile, stay as
-they are; of memory that a tile has for itself, each element has its place.
+whose elements are one loop, not of lanes, is computed by tiles of half the length, a quarter, …. Tiles that add to what
+they write do the same, but nothing twice: the last ones, the smallest, keep their tests. Tiles that read otherwise what
+they write, or do something that follows from their number or from the place of an element in its tile, stay as they
+are; of memory that a tile has for itself, each element has its place.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from weft.expr.nodes import (
     Var,
     add,
     ceildiv,
+    floordiv,
     index_expr,
     int_value,
     less_equal,
@@ -44,7 +46,7 @@ from weft.expr.nodes import (
 from weft.expr.nodes import minimum as least
 from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
-from weft.expr.visit import children, uses_any
+from weft.expr.visit import children, uses_any, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store, seq
 from weft.loop.passes.support import Names, linear, make_if
 from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
@@ -93,7 +95,8 @@ class _Loops(Mutator):
         tile = _tile_of(s)
         notes = {key: note for key, note in s.annotations.items() if key != NOTE}
         s = s.replace(body=self.stmt(s.body), annotations=notes)
-        if not tile or not _may_repeat(s.body):
+        repeats = _may_repeat(s.body) if tile else None
+        if repeats is None:
             return s
         shift = _Shift(s, tile, Var(self.names.fresh(f"{s.var.name}_start")))
         end = shift.end
@@ -103,6 +106,9 @@ class _Loops(Mutator):
         if not shift.find_places(made) or not all(map(shift.is_of_elements, walk_stmts(made))):
             return s
         sizes = shift.sizes()
+        if not repeats:
+            shift.keeps_tests = True
+            return s if len(sizes) == 1 else self.once(s, made, shift.stmt(s.body), shift, sizes, index_expr(0))
         whole = self.in_tiles(s.replace(body=made), shift, sizes, index_expr(0))
         few = s.replace(body=_Shorter(shift, sizes[-1]).stmt(s.body), annotations={**notes, "partition": False})
         return If(less_equal(index_expr(sizes[-1]), end), whole, few)
@@ -124,12 +130,24 @@ class _Loops(Mutator):
             count, select(less_equal(size, end), rounds, index_expr(0)), seq(s.replace(extent=count, body=body), rest)
         )
 
+    def once(self, s: For, made: Stmt, tested: Stmt, shift: _Shift, sizes: Sequence[int], done: Expr) -> Stmt:
+        """What is not done yet, each element once: whole tiles of each size, then those of the last, with tests."""
+        assert shift.end is not None
+        left, size, is_last = sub(shift.end, done), index_expr(sizes[0]), len(sizes) == 1
+        tile = _Shorter(shift, sizes[0]).stmt(tested if is_last else made)
+        body = Let(shift.start, add(done, mul(s.var, size)), tile)
+        if is_last:
+            return s.replace(extent=ceildiv(left, sizes[0]), body=body)
+        count, after = (Var(self.names.fresh(f"{s.var.name}_{name}")) for name in ("count", "done"))
+        rest = Let(after, add(done, mul(count, size)), self.once(s, made, tested, shift, sizes[1:], after))
+        return Let(count, floordiv(left, size), seq(s.replace(extent=count, body=body), rest))
+
 
 class _Shift(Mutator):
     """Tiles from another start on. `end` is where the tests end that hold there; None where that is not clear."""
 
     def __init__(self, loop: For, tile: int, start: Var) -> None:
-        self.loop, self.tile, self.start = loop, tile, start
+        self.loop, self.tile, self.start, self.keeps_tests = loop, tile, start, False
         self.inner = {s.var: int_value(s.extent) for s in walk_stmts(loop.body) if isinstance(s, For)}
         self.elements: dict[Expr, dict[Expr, int]] = {}
         """The loops over the elements of a tile, each with what an element is: i, or o * 4 + i."""
@@ -220,12 +238,12 @@ class _Shift(Mutator):
 
     def visit_LT(self, e: LT) -> Expr:
         """A test of the end."""
-        return TRUE if self.is_end(e.b, e.a, 0) else self.generic(e)
+        return TRUE if not self.keeps_tests and self.is_end(e.b, e.a, 0) else self.generic(e)
 
     def visit_Min(self, e: Min) -> Expr:
         """The last element instead of one behind it."""
         found = [low for high, low in ((e.b, e.a), (e.a, e.b)) if self.is_end(high, low, 1)]
-        return self.expr(found[0]) if found else self.generic(e)
+        return self.expr(found[0]) if found and not self.keeps_tests else self.generic(e)
 
     def visit_Mul(self, e: Mul) -> Expr:
         """The start of a tile."""
@@ -255,9 +273,18 @@ class _Shorter(Mutator):
         return s.replace(body=self.stmt(s.body), extent=self.size if s.var in self.elements else s.extent)
 
 
-def _may_repeat(body: Stmt) -> bool:
-    """Whether running a body twice is the same as running it once: it reads nothing that it writes for others."""
+def _may_repeat(body: Stmt) -> bool | None:
+    """Whether running a body twice is the same as running it once: it reads nothing that it writes for others. None
+    where it reads that otherwise than to add to it, at the same places."""
     own = {s.buffer for s in walk_stmts(body) if isinstance(s, Allocate)}
-    written = {s.buffer for s in walk_stmts(body) if isinstance(s, Store)} - own
-    read = {e.buffer for e in walk_exprs(body, Load) if isinstance(e, Load)}
-    return written.isdisjoint(read) and not any(isinstance(s, Evaluate) for s in walk_stmts(body))
+    stores = [s for s in walk_stmts(body) if isinstance(s, Store) and s.buffer not in own]
+    written = {s.buffer for s in stores}
+    read = [e for e in walk_exprs(body, Load) if isinstance(e, Load) and e.buffer in written]
+    added = [
+        e
+        for s in stores
+        for e in walk(s.value, Load)
+        if isinstance(e, Load) and e.buffer is s.buffer and all(map(structural_equal, e.indices, s.indices))
+    ]
+    is_plain = len(read) == len(added) and not any(isinstance(s, Evaluate) for s in walk_stmts(body))
+    return not read if is_plain else None

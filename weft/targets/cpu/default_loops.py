@@ -226,6 +226,9 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
         return False
     inner, length, others = found
     if length > lanes:
+        if OPEN in stage.schedule.func.annotations:  # lanes that are off would wait for what others have stored
+            with stage.schedule.attempt("whole vectors of an intermediate"):
+                stage.pad(inner, lanes)
         block, inner = stage.split(inner, factor=lanes)
         others.append(block)
     stage.reorder(*others, *stage.reduce_axis, inner)

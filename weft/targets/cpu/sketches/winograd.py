@@ -22,7 +22,7 @@ tile is transformed back, in one register tile; the loops over their products do
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -564,18 +564,28 @@ class _Sketch:
         step, unrolled = accumulate.split(reduce[-1], factor=model.WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         nest.write_out(accumulate, unrolled, row, group, lane)
-        self.pack(accumulate, step)
+        self.pack(accumulate, step, self.rounds(tile, images))
 
-    def pack(self, accumulate: Stage, step: Var) -> None:
-        """The weights in panels, in the order in which the loops come to them, so that they are one stream."""
+    def rounds(self, tile: Var, images: Sequence[Var]) -> tuple[int, Var] | None:
+        """The loop in whose rounds a panel of weights is read again, and in how many parts the next panel comes."""
+        sizes, loop = self.sizes, tile
+        tiles = (sizes.tall if sizes.in_blocks else self.point["tile_rows"]) * sizes.wide
+        count = ceildiv(tiles, self.point["rows"])
+        if sizes.in_blocks and self.point["blocks"] > 1:
+            loop, count = images[1 + self.along], self.point["blocks"]
+        return (min(count, model.WINOGRAD_SHARES), loop) if count > 1 else None
+
+    def pack(self, accumulate: Stage, step: Var, again: tuple[int, Var] | None) -> None:
+        """The weights in panels, in the order in which the loops come to them, so that they are one stream. While some
+        rounds of a loop read a panel `again`, the next is fetched."""
         copy = self.s.cache_read(self.weight.name, "global", [accumulate.name])
         target = facts_of(copy.block).target.name
-        panel, inside = f"c // {self.width}", f"c % {self.width}"
-        outputs = [panel, "a", "b"] if self.point["panels"] == 1 else ["a", "b", panel]
-        outputs += ["k", inside]
+        panels = self.point["panels"]
+        outputs = [f"c // {self.width * panels}", "a", "b", f"c // {self.width} % {panels}", "k", f"c % {self.width}"]
         self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
         if self.point["fetch"]:
-            accumulate.prefetch(target, step, self.point["fetch"])
+            shares, around = again or (self.point["fetch"], None)
+            accumulate.prefetch(target, step, shares, around)
         copy.vectorize(copy.split(copy.axis[3], factor=self.lanes)[1])
 
     def group_lanes(self, name: str) -> None:
