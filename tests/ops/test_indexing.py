@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+import weft
 from tests.ops.cases import cases, check_case
 from tests.ops.nodes import check_node, numbers, run_node
+from weft.compiler.steps import RestStep
 from weft.core.errors import RuntimeFault
-from weft.graph.ir import GraphError
+from weft.core.knobs import knobs
+from weft.expr.nodes import Var
+from weft.graph.ir import Graph, GraphError, Node, TensorType, Value
+from weft.graph.passes.infer import infer
 
 OPERATORS = "Gather GatherElements GatherND Scatter ScatterElements ScatterND OneHot Compress NonZero".split()
 ON_THE_HOST = {"NonZero"}
@@ -124,3 +129,58 @@ def test_compress_and_nonzero():
     assert (made[0] == np.array(np.nonzero(x))).all() and compiled is None
     scalar, _ = run_node("NonZero", np.array(3.0, "float32"), known=(0,))
     assert scalar[0].shape == (0, 1)
+
+
+def places_module(kind, dims, sizes="first"):
+    """Twice the places of what is not zero."""
+    x, places, out = Value("x", TensorType(kind, dims)), Value("places"), Value("out")
+    nodes = [Node("NonZero", [x], [places]), Node("Add", [places, places], [out])]
+    with knobs.override(sizes=sizes):
+        return weft.compile(infer(Graph("places", [x], [out], nodes)))
+
+
+def on_the_host(executor):
+    """The operators on the host, what waits for shapes included."""
+    found = {one.node.op for form in executor.specializations for one in form.host_nodes}
+    steps = [step for form in executor.specializations for step in form.runner.program.steps]
+    return found.union(*(on_the_host(step.executor) for step in steps if isinstance(step, RestStep)))
+
+
+def check_places(module, x):
+    made, wanted = module(x), 2 * np.argwhere(x).T
+    assert made.dtype == np.int64 and made.shape == wanted.shape
+    np.testing.assert_array_equal(made, wanted)
+
+
+def sparse(shape, share, kind="float32", seed=0):
+    """Data of which so large a share is not zero; of floats that is NaN, too, and -0 is zero."""
+    random = np.random.default_rng(seed)
+    x = np.where(random.random(shape) < share, random.integers(1, 100, shape), 0).astype(kind)
+    if np.dtype(kind).kind == "f" and x.size > 1:
+        x.reshape(-1)[[0, -1]] = [-0.0, np.nan]
+    return x
+
+
+KINDS = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split()
+
+
+@pytest.mark.filterwarnings("ignore::weft.HostWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_places_of_all_types(kind):
+    module = places_module(kind, (3, 7))
+    for share in (0.5, 0.0, 1.0):
+        check_places(module, sparse((3, 7), share, kind))
+    assert on_the_host(module) == {"Room"}
+
+
+@pytest.mark.filterwarnings("ignore::weft.HostWarning")
+@pytest.mark.parametrize("sizes", ["first", "bound"])
+@pytest.mark.parametrize("rank", range(6))
+def test_places_of_all_ranks_and_open_sizes(rank, sizes):
+    module = places_module("float32", [Var(f"n{axis}") for axis in range(rank)], sizes)
+    shapes = [(4, 3, 2, 5, 3)[:rank], (2, 3, 1, 2, 9)[:rank], (1, 1, 2, 1, 1)[:rank], (3, 0, 2, 1, 4)[:rank]]
+    for seed, shape in enumerate(shapes):
+        for share in (0.4, 0.0, 1.0):
+            check_places(module, sparse(shape, share, seed=seed))
+    of_nothing = not rank or sizes == "bound" and any(0 in shape for shape in shapes)
+    assert on_the_host(module) - {"Room"} == ({"NonZero"} if of_nothing else set())

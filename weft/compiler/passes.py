@@ -24,6 +24,7 @@ from weft.graph.passes.expand import expand
 from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
 from weft.graph.passes.fill_rows import fill_rows
+from weft.graph.passes.find_places import find_places
 from weft.graph.passes.fix_weights import fix_weights
 from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.history import run
@@ -113,6 +114,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(turn_later, lambda c, g: c.last and (c.last | {"float32"} if c.narrow in c.last else c.last,), True),
     Pass(update_caches, lambda c, g: c.may.caches and (), True),
     Pass(update_heads, lambda c, g: c.may.caches and c.target.on_device and (), True),
+    Pass(find_places, lambda c, g: c.may.loops_by_data and (), True),
     Pass(cached_attention, lambda c, g: c.may.loops_by_data and (), True),
     Pass(fuse_attention, lambda c, g: c.attention and (
         c.attention, c.narrow, frozenset() if knobs.exact else c.target.narrow_products,

@@ -118,7 +118,8 @@ class Executor(Compiled):
 
     def run(self, arrays: Sequence[Any], threads: int) -> list[Any]:
         """The outputs for arrays in the order of the inputs."""
-        return self.specialization(arrays).runner.run(arrays, threads)
+        known = self._open if self._sizes == "open" and not self._found else None  # no other form comes
+        return (known or self.specialization(arrays)).runner.run(arrays, threads)
 
     def specialization(self, arrays: Sequence[Any]) -> Specialization:
         """The compiled form for these inputs: found, or made now."""

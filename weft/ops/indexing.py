@@ -1,18 +1,24 @@
-"""Operators that read at places named by data: Gather, GatherElements, GatherND, OneHot, Compress, NonZero."""
+"""Operators that read at places named by data: Gather, GatherElements, GatherND, OneHot, Compress, NonZero.
+
+How many places NonZero finds is data: it becomes what counts them, and what writes them down once there is room
+(`graph/passes/find_places.py`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import te
-from weft.expr.nodes import Expr, index_expr
+from weft.expr.nodes import Expr, Var, index_expr
 from weft.graph.ir import Array, Dim, TensorType, Type, Value
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, register
 from weft.graph.shapes import normal_axis, unknown_dim
 from weft.graph.signature import ELEMENTS, Points, Within
 from weft.graph.steps import elements_of
+from weft.loop.ir import For, If, Let, Stmt, Store, seq
 from weft.ops.expansion import Builder, Unexpanded, compose
 from weft.ops.movement_indices import axis_of, choose, counted_index, fill, output_type, reshape_read, with_dim
 
@@ -269,3 +275,37 @@ def _nonzero(c: Evaluate, x: Array) -> Array:
 
 
 register("NonZero", _nonzero_infer, _nonzero, takes="X", steps=elements_of)
+
+
+def _room_infer(c: Infer) -> list[Type]:
+    count = c.value(0)
+    return [TensorType("bool", (unknown_dim("found") if count is None else int(count),))]
+
+
+def _found_compute(c: Compute, flags: te.Tensor, room: te.Tensor) -> Any:
+    """One walk over the flags. How many were found so far stands where the last one is going to."""
+    shape, dims = c.dims(0), c.out_dims()
+    variables, last, here = [Var(f"i{k}") for k in range(len(shape))], dims[1] - 1, Var("here")
+
+    def statement(inputs: Sequence[te.Tensor], outs: Sequence[te.Tensor]) -> Stmt:
+        places, count = outs[0], (index_expr(0), index_expr(last))
+        notes = [Store(places, (index_expr(k), here), i) for k, i in enumerate(variables)]
+        so_far = te.minimum(te.maximum(places[count], 0), last)  # whatever was read
+        made: Stmt = If(inputs[0][tuple(variables)], Let(here, so_far, seq(Store(places, count, here + 1), *notes)))
+        for variable, extent in reversed(list(zip(variables, shape))):
+            made = For(variable, extent, made)
+        return seq(Store(places, count, te.const(0, "int64")), made)
+
+    return te.extern(dims, [flags], statement, "found", "int64")
+
+
+register("Room", _room_infer, lambda c, count: np.zeros(int(count), bool), domain="weft", takes="count:int64[]")
+register(
+    "FoundPlaces",
+    lambda c: [TensorType("int64", (c.tensor(0).rank, c.tensor(1).dims[0]))],
+    lambda c, flags, room: _nonzero(c, flags),
+    _found_compute,
+    domain="weft",
+    takes="flags:bool[_ *s], room:bool[_]",
+    steps=elements_of,
+)

@@ -470,7 +470,7 @@ class Algorithms:
     caches: bool = False
     """Whether its driver knows `update_caches`."""
     loops_by_data: bool = False
-    """Whether loops that end where data says serve `cached_attention`."""
+    """Whether loops whose ends or writes data decide serve `cached_attention` and `find_places`."""
     weights: Callable[[Target], Callable[[Array, int], tuple[Array, Array, Array] | None]] | None = _optional()
     """For `fix_weights`: a weight in fewer bytes, or None."""
     few_bits: Callable[[Target], Callable[[int, int], tuple[str, int] | None]] | None = _optional()

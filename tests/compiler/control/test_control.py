@@ -62,6 +62,35 @@ def test_a_kernel_that_meets_nothing_leaves_the_loop_to_the_host():
     assert region.closed and region._declined == numbers.MOST_DECLINED
 
 
+def chosen(most):
+    """A loop in which the rows whose sum is greater than something are looked for, and their mean is added to all."""
+    main, body = Part("main"), Part("body")
+    x = main.input("x", "float32", (6, 4))
+    turn, go, state = (body.input(n) for n in ("turn", "go", "state"))
+    sums = body("ReduceSum", state, body.constant([1], "int64"), keepdims=0)
+    places = body("NonZero", body("Greater", sums, body.constant(most)))
+    rows = body("Gather", state, body("Squeeze", places, body.constant([0], "int64")), axis=0)
+    mean = body("ReduceMean", rows, body.constant([0], "int64"), keepdims=1)
+    graph = body.finish([turn, go, state], [go, body("Add", body("Tanh", state), mean)])
+    return infer(main.finish([x], [main("Loop", main.constant(5, "int64"), None, x, body=graph)])), [weight(6, 4)]
+
+
+def test_sizes_that_are_data():
+    graph, arrays = chosen(0.0)
+    module = weft.compile(graph)
+    check(module, arrays, interpret_graph(graph, arrays), 3)
+    assert is_native(module) and region_of(module)._declined == 0
+    others = [-arrays[0]]
+    check(module, others, interpret_graph(graph, others), 1)
+
+
+def test_nothing_found_leaves_the_loop_to_the_host():
+    graph, arrays = chosen(100.0)
+    module = weft.compile(graph)
+    check(module, arrays, interpret_graph(graph, arrays), numbers.MOST_DECLINED + 1)
+    assert region_of(module).closed
+
+
 def test_who_holds_a_shorter_list_keeps_it():
     """Two states start as one list and grow apart: what is put behind one is not behind the other."""
     main, body = Part("main"), Part("body")

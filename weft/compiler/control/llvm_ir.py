@@ -23,6 +23,7 @@ from typing import Union
 import numpy as np
 
 from weft.codegen.llvm.types import quote
+from weft.compiler.control import parts
 from weft.compiler.control.code import HELPERS, Code
 from weft.compiler.control.parts import DECLINED, STOPPED, Branch, ControlItem, Grow, Inner, NoControl, Part, Turns
 from weft.compiler.kernels.build import Packing
@@ -228,7 +229,7 @@ class Writer(Code):
             elif isinstance(item, Launch):
                 scope.same.update({made: scope.root(before) for before, made in updated_by(item)})
                 made_by.update({value: at for value in item.writes if scope.root(value) is value})
-            elif not isinstance(item, Grow):
+            elif not isinstance(item, (Grow, parts.Room)):
                 escaping.update(_read(item))
             last.update({scope.root(value): at for value in (*_read(item), *_made(item))})
         scope.escaping = {scope.root(value) for value in escaping}
@@ -305,6 +306,9 @@ class Writer(Code):
                 self.view(scope, item)
             elif isinstance(item, Grow):
                 self.grow(scope, item)
+            elif isinstance(item, parts.Room):
+                count = self.pointer(self.operand(scope, item.count).address)
+                self.put(scope, item.output, Operand("0", "0", [self.op(f"load i64, ptr {count}")]))
             elif isinstance(item, Branch):
                 self.branch(scope, item)
             elif isinstance(item, Turns):
@@ -565,6 +569,8 @@ def _read(item: ControlItem) -> list[Value]:
         return [item.source]
     if isinstance(item, Grow):
         return [item.before, item.behind]
+    if isinstance(item, parts.Room):
+        return [item.count]
     if isinstance(item, Branch):
         return [item.condition, *item.then.captured, *item.other.captured]
     if isinstance(item, Inner):
@@ -577,6 +583,6 @@ def _made(item: ControlItem) -> Sequence[Value]:
     """The values that an item makes."""
     if isinstance(item, Launch):
         return item.writes
-    if isinstance(item, (View, Grow)):
+    if isinstance(item, (View, Grow, parts.Room)):
         return [item.output]
     return item.outputs if isinstance(item, Inner) else item.node.outputs

@@ -6,7 +6,8 @@ In: a graph around a node with subgraphs, its inputs typed (sizes may be open). 
     Branch   one of two parts, by a bool in memory
     Turns    a part again and again: states, rows that are read and kept, a condition
     Grow     something put behind a state: in its own memory where there is room (`llvm_ir.py`)
-    Inner    the rest of a graph, whose sizes only a branch or a loop has told
+    Room     a size that is data: a number in memory
+    Inner    the rest of a graph, whose sizes only a branch, a loop or a number has told
 
 What a kernel cannot do has no place here: such a node runs on the host, and so does what is around it (`bodies.py`).
 """
@@ -93,7 +94,15 @@ class Grow:
     output: Value
 
 
-ControlItem = Union[Launch, View, Branch, Turns, Grow, Inner]
+@dataclass
+class Room:
+    """A value that nobody reads, as long as a number says."""
+
+    count: Value
+    output: Value
+
+
+ControlItem = Union[Launch, View, Branch, Turns, Grow, Room, Inner]
 
 
 @dataclass
@@ -155,6 +164,10 @@ class Builder:
             before, behind = node.inputs
             assert before is not None and behind is not None
             return Grow(before, behind, node.outputs[0])
+        if (node.op, node.domain) == ("Room", "weft"):
+            (count,) = node.inputs
+            assert count is not None
+            return Room(count, node.outputs[0])
         build = None if node.domain else _NATIVE.get(node.op)
         if build is None:
             raise NoControl(f"{node.describe()} runs on the host: {item.reason}")

@@ -97,8 +97,7 @@ class Conditions:
 
     def take(self, numbers: Sequence[int]) -> bool:
         """Whether all nodes take the sizes of a call."""
-        found = dict(zip(self.names, numbers))
-        return all(check.holds(found) for check in self.checks)
+        return all(check.holds(dict(zip(self.names, numbers))) for check in self.checks)
 
     def equations(self) -> list[list[tuple[str, str | int]]] | None:
         """For each check the equations (a size is another, or a number) of which one is enough; None where none is.
