@@ -294,10 +294,11 @@ def install() -> None:
 
     fastcall.empty_array = empty_array
 
-    def new_arena(one: Any) -> tuple[int, np.ndarray]:
-        if one.program.arena_bytes > LARGEST:
-            return plain_arena(one)
-        array = empty(max(one.program.arena_bytes, 64), np.uint8, 64)
+    def new_arena(one: Any, room: int = 0) -> tuple[int, np.ndarray]:
+        room = room or max(one.program.arena_bytes, 64)
+        if room > LARGEST:
+            return plain_arena(one, room)
+        array = empty(room, np.uint8, 64)
         return array.ctypes.data, array
 
     begin = runner.NativeRunner.__init__
@@ -308,4 +309,5 @@ def install() -> None:
 
     runner.NativeRunner.__init__ = init  # type: ignore[method-assign]
     runner.NativeRunner._new_arena = new_arena  # type: ignore[method-assign]
+    runner.OpenSizes._large_arena = new_arena  # type: ignore[method-assign]
     runner.NativeRunner.give_arena = lambda self, arena: None  # type: ignore[method-assign]

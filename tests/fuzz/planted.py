@@ -15,6 +15,7 @@ from tests.fuzz.kinds import OK, Case, Kind, Result, refused
 from weft import te
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
+from weft.expr.nodes import Var
 
 WANTED = ("ok", "refused", "wrong", "raw exception", "fault", "fault", "wrong", "hang", "explained", "ok")
 """What becomes of case 0, 1, …"""
@@ -64,6 +65,10 @@ def _everything_is_guarded() -> None:
     weights = form.runner.program.weights
     assert guard.owns(answer) and weights and all(guard.owns(weight) for weight in weights)
     assert arenas and all(guard.owns(arena) for arena in arenas)
+    with knobs.override(cache=False, sizes="open"):
+        module = weft.compile(mlp(Var("batch")))
+        module(guard.place(np.ones((5, 20), np.float32)))
+    assert guard.owns(module.specializations[0].runner._large_arena(1 << 10)[1]), "an arena of open sizes"
     A = te.placeholder((50_000,), name="A")
     B = te.compute((50_000,), lambda i: A[49_999 - i] + 1.0, name="B")
     k = te.reduce_axis(50_000, name="k")

@@ -31,6 +31,7 @@ def operators(graph):
         ((2, 4, 2, 32), (2, 4, 50, 32), [0, 1, 3, 2], ["Transpose", "MatMul"]),
         ((4, 1, 50), (32, 4, 50), [1, 2, 0], ["Reshape", "Transpose", "MatMul", "Reshape"]),
         ((4, 1, 32), (32, 50, 4), [2, 0, 1], ["Transpose", "MatMul"]),
+        ((1, 2, 1, 20), (1, 2, 0, 20), [0, 1, 3, 2], ["Transpose", "MatMul"]),
     ],
 )
 def test_rows_are_turned_and_the_meaning_stays(left, right, order, wanted):

@@ -32,7 +32,7 @@ def _turn(node: Node, scope: Scope) -> Replacement:
     if row is None or before is None or before.inputs[0] is None:
         return None
     shape, wanted = _static(row), _static(node.outputs[0])
-    if shape is None or wanted is None or len(shape) < 2 or shape[-2] != 1 or 0 in shape:
+    if shape is None or wanted is None or len(shape) < 2 or shape[-2] != 1 or 0 in (*shape, *wanted):
         return None
     matrix = _lying(before, scope)
     if matrix is None:
