@@ -21,14 +21,15 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 103_337, "weft.frontends": 9_610, "weft.tuner": 3_760, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
+    "weft": 103_346, "weft.frontends": 9_610, "weft.tuner": 3_760, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
     "weft.explore": 800,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
 is replaced, up only with a reason in the commit; `git log -p` of these lines tells what came (open sizes 3,200 lines,
 decoding 2,500, attention 1,900, control flow 1,600, the copy engine 1,100, kernels that stay for all steps of a
 recurrence 480, sums of a token's products exchanged between lanes 475, words of few bits through shared memory 125,
-what tiles leave over of open sizes and shares of weights fetched 87). The next has to take something away."""
+what tiles leave over of open sizes and shares of weights fetched 87, places that
+are not zero 117). The next has to take something away."""
 NO_CIRCLES = ("weft.compiler", "weft.runtime")
 """Rooms whose files import each other in one direction only, wherever in a file they do so: in functions, too."""
 MAY_PRINT = {"demo", "cli"}

@@ -22,6 +22,7 @@ from weft.compiler.steps import HostStep
 from weft.core import model
 from weft.core.knobs import knobs
 from weft.graph.ir import Array, Graph, Value
+from weft.graph.opspec import has
 from weft.runtime.jit import JitModule
 from weft.targets.base import Target
 
@@ -90,8 +91,9 @@ class Specialization:
 
     @property
     def host_nodes(self) -> list[OnHost]:
-        """The nodes that run on the host, with the reasons."""
-        return [OnHost(step.node, step.reason) for step in self.runner.program.steps if isinstance(step, HostStep)]
+        """The nodes that are computed on the host, with the reasons."""
+        steps = [step for step in self.runner.program.steps if isinstance(step, HostStep)]
+        return [OnHost(step.node, step.reason) for step in steps if not has(step.node, "unread")]
 
     @property
     def launches(self) -> list[Launch]:

@@ -71,6 +71,7 @@ Trait = Literal[
     "traps",  # is elementwise, but not all numbers make integers: a division by 0, a float out of range
     "empties",  # its tensor expression takes tensors without elements, too
     "shape_only",  # reads the shape of its input, never an element
+    "unread",  # only the size of its result counts: nothing is computed, wherever it runs
     "optional_outputs",  # its last outputs may be left out
     "updates",  # writes a part of its first inputs (one, or the attribute `updated`), in whose memory its results lie
 ]

@@ -299,7 +299,14 @@ def _found_compute(c: Compute, flags: te.Tensor, room: te.Tensor) -> Any:
     return te.extern(dims, [flags], statement, "found", "int64")
 
 
-register("Room", _room_infer, lambda c, count: np.zeros(int(count), bool), domain="weft", takes="count:int64[]")
+register(
+    "Room",
+    _room_infer,
+    lambda c, count: np.zeros(int(count), bool),
+    domain="weft",
+    takes="count:int64[]",
+    traits="unread",
+)
 register(
     "FoundPlaces",
     lambda c: [TensorType("int64", (c.tensor(0).rank, c.tensor(1).dims[0]))],

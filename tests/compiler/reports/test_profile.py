@@ -119,14 +119,14 @@ def test_json_trace_and_text(tmp_path):
 def test_host_nodes_and_what_waits_for_them_are_measured():
     x, found, out = (Value(name) for name in ("x", "found", "out"))
     x = Value("x", TensorType("float32", (4, 6)))
-    nodes = [Node("NonZero", [x], [found], name="places"), Node("Mul", [found, found], [out], name="squares")]
+    nodes = [Node("Unique", [x], [found], name="distinct"), Node("Mul", [found, found], [out], name="squares")]
     graph = Graph("waits", [x], [out], nodes, {})
     with pytest.warns(weft.compiler.HostWarning):
         module = weft.compile(graph)
         profile = module.profile({"x": np.eye(4, 6, dtype=np.float32)}, seconds=0.01)
     kinds = {kernel.label: kernel.kind for kernel in profile.kernels}
-    assert kinds["Room"] == "host" and kinds["mul"] == "kernel"
-    assert "Room (host)" in str(profile)
+    assert kinds["Unique"] == "host" and kinds["mul"] == "kernel"
+    assert "Unique (host)" in str(profile)
 
 
 def test_open_shapes_need_arrays():
