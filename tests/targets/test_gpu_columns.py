@@ -332,6 +332,7 @@ def test_words_and_their_scales_come_before_the_kernel_waits(k, n, bits, block, 
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5, atol=1e-5 * np.abs(found[0]).max())
 
 
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
 @pytest.mark.parametrize(
     "k, n, block, zeros", [(1344, 224, 64, "packed"), (96, 48, 16, "plain"), (800, 80, 32, "packed")]
 )

@@ -451,8 +451,9 @@ def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     length = _steps_of_parts(shape, point)
     if shape.row is not None and unit.is_open(shape.row):
         length = min(model.open_sizes(length))
-    parts, cache = max(1, unit.target.cores) * model.PARTS_OF_ROWS, unit.target.cache_bytes[1]
-    if parts == model.PARTS_OF_ROWS and core_of(unit.target).weights_ahead:
+    cores, cache = max(1, unit.target.cores), unit.target.cache_bytes[1]
+    parts = cores * model.PARTS_OF_ROWS
+    if cores == 1 and core_of(unit.target).weights_ahead:
         near = 2 * load_bytes(shape.weight) <= cache  # else each part is another pass over far weights
         parts = max(parts if near else 1, ceildiv(load_bytes(shape.image), int(model.PART_SHARE * cache)))
     return max(1, ceildiv(length, parts))
