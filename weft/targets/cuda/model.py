@@ -124,10 +124,15 @@ ATTENTION_START = 1530
 
 # Products of few rows with constants of bfloat16 (`streamed.py`): 1,216 points of the five products of a decoder of a
 # billion weights, 1 and 8 rows; nothing was held out.
-STREAM_BLOCKS = ((32, 8, 2), (32, 16, 1), (16, 8, 3), (16, 16, 1))
-"""Columns and warps of a block, and how many of these a multiprocessor holds; of equals the first."""
+STREAM_BLOCKS = ((32, 1, 8, 2), (32, 1, 16, 1), (16, 1, 8, 3), (16, 1, 16, 1))
+"""Columns of a block, among how many blocks k is divided, warps of a block, and how many of these a multiprocessor
+holds; of equals the first."""
+WORD_BLOCKS = ((128, 1, 8, 1), (64, 4, 8, 2), (48, 2, 8, 2), (32, 2, 8, 2), (64, 1, 8, 2), (32, 1, 8, 2), (16, 1, 8, 2), (16, 1, 16, 1))
+"""The same for words of few bits."""
 STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 """Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
+STREAM_ROW, LEAST_STREAM_ROWS = 32, 2
+"""Elements of a row that a thread loads at a time, at most; and rows at least."""
 RING_TURNS = 4
 """Steps of a ring that are written out, of a product of one row: with one 599 µs instead of 593 for a token
 (docs/gpu.md)."""
