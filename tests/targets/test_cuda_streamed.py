@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,7 @@ def test_words_of_few_bits(rows, n, k, bits, block, has_zeros):
     schedule = te.create_schedule(made.op)
     default_schedule(schedule, CUDA, inputs[1:])
     assert any(step.name == "streamed tiles" and step for step in schedule.tried), schedule.tried
+    assert "weft_mma_words" in CUDA.generate(CUDA.lower(schedule.func)).source
     shifts = np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)
     numbers = (arrays["W"][:, None] >> shifts[:, None] & np.uint32((1 << bits) - 1)).reshape(k, n).astype(float)
     zero = np.repeat(arrays["uint8_s"], k // len(arrays["uint8_s"]), 0) if has_zeros else float(1 << (bits - 1))
@@ -110,6 +113,17 @@ def test_words_of_few_bits(rows, n, k, bits, block, has_zeros):
         interpret(func, *[arrays.get(p.name, out) for p in func.params], check=strict)
         np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
     program = CUDA.generate(lowered)
-    assert "weft_mma_words" in program.source
     if nvrtc.is_available():
         assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
+
+
+@pytest.mark.parametrize("rows, n, k, bits", [((2, 1), 4096, 1024, 8), ((3,), 16384, 2048, 4)])
+def test_threads_have_registers_for_all_sums(rows, n, k, bits):
+    """Four for 16 columns, however few rows there are: once half of them were not there, and two rows were wrong."""
+    inputs, made = product_of_words(rows, n, k, bits, 4)
+    schedule = te.create_schedule(made.op)
+    default_schedule(schedule, CUDA, inputs[1:])
+    source = CUDA.generate(CUDA.lower(schedule.func)).source
+    ((width, sums),) = re.findall(r"weft_mma_words<(\d+),[^>]*>\(\((\w+) \+ 0\)", source)
+    (held,) = re.findall(rf"float {sums}\[(\d+)\]", source)
+    assert int(width) >= 64 and int(held) >= int(width) // 4

@@ -17,6 +17,7 @@ than the bytes do. What is infinite has no further parts.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -26,12 +27,12 @@ from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding
 from weft.schedule.schedule import Stage
+from weft.targets.base import ThreadFacts
 from weft.targets.cuda import model as fit
 from weft.targets.cuda import streamed_tiles, streamed_words
 from weft.targets.cuda.cluster import TOGETHER
 from weft.targets.cuda.streamed_tiles import DEPTH, KIND
 from weft.targets.cuda.streamed_words import Words
-from weft.targets.gpu import model as gpu_model
 from weft.targets.gpu import nest, reduction, together
 from weft.targets.gpu.elementwise import by_rule
 
@@ -53,6 +54,11 @@ class Form:
     each: int
     groups: int
     words: Words | None = None
+
+    @property
+    def numbers(self) -> int:
+        """Numbers of k for each element of the axis that is added up."""
+        return 1 if self.words is None else self.words.each
 
     def takes(self, several: int) -> bool:
         """Whether a warp can take so many steps at a time."""
@@ -84,24 +90,53 @@ def match(unit: Unit) -> Sketch | None:
     if form is None or not reduction.streams_through(facts, unit.constants) or facts.depth % form.step:
         return None
     steps = facts.depth // form.step
-    blocks = fit.WORD_BLOCKS if form.words else fit.STREAM_BLOCKS
-    shapes = [one for one in blocks if columns % one[0] == 0 and steps % one[1] == 0]
-    if not shapes:
+    shapes = itertools.product(
+        fit.STREAM_WIDTHS, fit.STREAM_PARTS if machine.has_warpgroups else (1,), fit.STREAM_WARPS
+    )
+    fitting = [shape for shape in shapes if columns % shape[0] == 0 and steps % shape[1] == 0]
+    points = [point for shape in fitting if (point := _point(form, steps, *shape)) is not None]
+    points = [point for point in points if _resident(point, machine) >= 1]
+    if not points:
         return None
-    busy = [reduction.evenly(columns // w * parts, machine.multiprocessors * held) for w, parts, _, held in shapes]
-    width, parts, most, _ = shapes[max(range(len(shapes)), key=lambda at: min(busy[at], gpu_model.EVEN))]
-    warps = together.divisor_below(steps // parts, most)
-    loaded = max(1, min(fit.STREAM_BYTES // (form.column * width), fit.STREAM_ROW // (form.each * form.groups)))
-    several = max((n for n in _divisors(steps // (warps * parts)) if n <= loaded and form.takes(n)), default=0)
-    if not several or warps < fit.LEAST_STREAM_WARPS or steps // (warps * parts * several) > fit.STREAM_TURNS:
-        return None
+    best = min(points, key=lambda point: _microseconds(point, facts.depth * form.numbers, columns, machine))
     made = by_rule(
-        "streamed tiles", unit, {"threads": 32, "rows": warps, "width": width, "parts": parts, "steps": several},
-        lambda point: _apply(found, rows, form, point), [] if found.is_alone else [facts], threads=(32,),
-        width=tuple(sorted({w for w, *_ in shapes})), parts=tuple(sorted({p for _, p, *_ in shapes})), rows=tuple(n for n in _divisors(steps) if n <= 16),
-        steps=tuple(n for n in _divisors(steps) if n <= max(4, several) and form.takes(n)),
+        "streamed tiles", unit, dict(best), lambda point: _apply(found, rows, form, point),
+        [] if found.is_alone else [facts], threads=(32,), width=tuple(sorted({one["width"] for one in points})),
+        parts=tuple(sorted({one["parts"] for one in points})), rows=tuple(n for n in _divisors(steps) if n <= 16),
+        steps=tuple(n for n in _divisors(steps) if n <= max(4, best["steps"]) and form.takes(n)),
     )  # fmt: skip
     return replace(made, legal=lambda c: steps % (c["rows"] * c["parts"] * c["steps"]) == 0)
+
+
+def _point(form: Form, steps: int, width: int, parts: int, most: int) -> Point | None:
+    """The point of a block: as many warps, and steps at a time, as divide what there is."""
+    own = steps // parts
+    warps = together.divisor_below(own, most)
+    loaded = min(fit.STREAM_BYTES // (form.column * width), fit.STREAM_ROW // (form.each * form.groups))
+    several = max((n for n in _divisors(own // warps) if n <= max(1, loaded) and form.takes(n)), default=0)
+    if not several or warps < fit.LEAST_STREAM_WARPS or own // (warps * several) > fit.STREAM_TURNS:
+        return None
+    return {"threads": 32, "rows": warps, "width": width, "parts": parts, "steps": several}
+
+
+def _microseconds(point: Point, depth: int, columns: int, machine: ThreadFacts) -> float:
+    """About how long a product takes whose k has so many numbers: what multiprocessors issue, or what a warp waits for.
+
+    Beside a launch; what memory takes is the same for all points.
+    """
+    width, parts, warps = (point[knob] for knob in ("width", "parts", "rows"))
+    own, of_column, of_row, of_warp = fit.STREAM_COST
+    whole = machine.multiprocessors if parts < 4 else machine.multiprocessors * fit.CLUSTERS_OF_FOUR
+    blocks = columns // width * parts
+    issued = math.ceil(blocks / whole) * depth / parts * (of_column * width + of_row)
+    waited = math.ceil(blocks / whole / _resident(point, machine)) * depth / parts / warps * of_warp * width
+    return float((own if parts > 1 else 0.0) + math.hypot(issued**2, waited**2) ** 0.5)
+
+
+def _resident(point: Point, machine: ThreadFacts) -> int:
+    """How many blocks a multiprocessor has registers for."""
+    own, of_column = fit.STREAM_REGISTERS
+    return int(machine.registers / (32 * point["rows"] * (own + of_column * point["width"])))
 
 
 def _divisors(number: int) -> list[int]:
@@ -225,7 +260,7 @@ def _multiply(
     s = partial.schedule
     nest.attach(partial, final, place, "shared")
     partial.storage_align(-2, 16, 4)
-    sums = s.cache_write(partial.block.writes[0].buffer, "mma.c")
+    sums = s.cache_write(partial.block.writes[0].buffer, "mma.few")
     warp, *own = nest.free_loops(partial)
     sums.compute_at(partial, warp)
     partial.bind(warp, "threadIdx.y")
@@ -249,6 +284,6 @@ def _multiply(
     else:
         scales, multiply = streamed_words.declare(rows, width, steps, form.words)
         fetched(packed["float32"], "mma.row", scales, 3)
-    fetched(form.x.name, "mma.x", load, len(rows) + 1)
+    fetched(form.x.name, "mma.few", load, len(rows) + 1)
     sums.annotate("pipeline_stages", 2, turn)  # the next tiles are loaded while these are multiplied
     sums.tensorize(own[0], multiply)

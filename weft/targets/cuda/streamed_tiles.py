@@ -1,9 +1,9 @@
 """Instructions for products of few rows of float32 by tensor cores (`streamed.py`): what warps load, multiply, store.
 
-    mma_fetch_<type>_<vectors>              a tile of W into registers, 16 bytes of a thread at a time
-    mma_rows_<rows>_<groups>_<each>         of each of some rows of X, a thread's elements of groups of four threads
-    mma_stream_<rows>_<width>_<steps>       C[i, n] += X[i, k] * W[k // 32, n, k % 32]; rows as X has them, 8x1 say
-    mma_unload_<rows>_<width>               C[i, n] to memory
+mma_fetch_<type>_<vectors>              a tile of W into registers, 16 bytes of a thread at a time
+mma_rows_<rows>_<groups>_<each>         of each of some rows of X, a thread's elements of groups of four threads
+mma_stream_<rows>_<width>_<steps>       C[i, n] += X[i, k] * W[k // 32, n, k % 32]; rows as X has them, 8x1 say
+mma_unload_<rows>_<width>               C[i, n] to memory
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LOAD = """template <int VECTORS> DEVICE void weft_mma_fetch(uint32_t *tile, con
                  : "l"(from + i * 32));
 }"""
 """Loads stay where they stand: before the products of the step before, however many registers that takes."""
-_ROWS = """template <int ROWS, int GROUPS, int EACH> DEVICE void weft_mma_rows(float *x, const float *rows, int32_t row_step) {
+_ROWS = """template <int ROWS, int GROUPS, int EACH>
+DEVICE void weft_mma_rows(float *x, const float *rows, int32_t row_step) {
   const int32_t lane = (int32_t)(threadIdx.x & 31u), line = lane >> 2;
   const float *from = rows + line * row_step + (lane & 3) * EACH;
   #pragma unroll
@@ -64,7 +65,8 @@ _PARTS = """template <int EACH, int APART> DEVICE void weft_mma_parts(uint32_t (
   }
 }"""
 """Elements of a thread as three bfloat16 each, two and two: neighbours, or such as lie half of them apart."""
-_PRODUCT = """DEVICE void weft_mma_add(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+_PRODUCT = """DEVICE void weft_mma_add(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                           uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
