@@ -82,10 +82,10 @@ class Row:
 class Bench:
     """The device, and how things are measured on it."""
 
-    def __init__(self, seed: int = 0, batch: int = 1) -> None:
+    def __init__(self, seed: int = 0, batch: int = 1, models: Sequence[str] = (), lock: Path | None = None) -> None:
         import torch
 
-        self.torch, self.seed, self.batch = torch, seed, batch
+        self.torch, self.seed, self.batch, self.models, self.lock = torch, seed, batch, models, lock
         self.target = find_target("cuda")
         if not self.target.is_host:
             raise TargetError("there is no NVIDIA GPU on this machine: run the benchmark where there is one")
@@ -409,6 +409,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default=",".join(GROUPS), help=f"groups with commas between: {', '.join(GROUPS)}")
     parser.add_argument("--seed", type=int, default=0, help="of the sizes that are held out")
     parser.add_argument("--batch", type=int, default=1, help="of the models (default 1)")
+    parser.add_argument("--models", default="", help="names of models with commas between (default all)")
+    parser.add_argument(
+        "--lock", type=Path, help="models are compiled beside others, and measured while nobody holds it"
+    )
     parser.add_argument("--json", type=Path, help="where the figures are written")
     parser.add_argument("--chart", type=Path, help="where figure 7 is drawn (SVG)")
     options = parser.parse_args(arguments)
@@ -416,7 +420,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [group for group in wanted if group not in RUNNERS]
     if unknown:
         parser.error(f"unknown group {unknown[0]!r}: choose among {', '.join(GROUPS)}")
-    bench = Bench(options.seed, options.batch)
+    bench = Bench(options.seed, options.batch, [one for one in options.models.split(",") if one], options.lock)
     moved = 2 * 4 * 8192**2 / bench.copy_seconds / 1e12
     sys.stdout.write(f"{bench.device.name}, copy {moved:.2f} TB/s\n")
     rows: list[Row] = []

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.decoding_gpu import alone
 from benchmarks.gpu_programs import layouts, torch_convolution
 from benchmarks.torch_models import NoTorchModel, to_torch
 from weft.compiler import compile
@@ -128,13 +129,14 @@ class ModelRace:
 def model_rows(bench: Any, make_row: Callable[..., Any], precision: str | None = None) -> Iterator[Any]:
     """One row for each built-in model; `make_row` takes the fields of benchmarks.gpu's Row."""
     group = "models" if precision is None else "models16"
-    for name in names(decoders=False):
+    for name in bench.models or names(decoders=False):
         try:
             race = ModelRace(bench, name, precision)
         except NoTorchModel as problem:
             sys.stdout.write(f"{name}: PyTorch does not run it: {problem}\n")
             continue
-        times = race.run()
+        with alone(bench.lock):
+            times = race.run()
         best = min(race.peers, key=lambda label: statistics.median(times[label]))
         ratio = statistics.median(theirs / ours for ours, theirs in zip(times["ours"], times[best]))
         ours, theirs = statistics.median(times["ours"]), statistics.median(times[best])

@@ -16,38 +16,23 @@ from __future__ import annotations
 
 import argparse
 import copy
-import fcntl
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import weft
+from benchmarks.decoding_gpu import alone
 from benchmarks.gpu_models import LAUNCHES, ROUNDS, captured
 from benchmarks.gpu_zoo_models import MODELS, build
 from weft.core.knobs import knobs
 from weft.targets.cuda import driver
 from weft.targets.registry import find_target
-
-
-@contextmanager
-def alone(lock: Path | None) -> Iterator[None]:
-    """Nobody else who asks measures meanwhile."""
-    if lock is None:
-        yield
-        return
-    with lock.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 class Race:

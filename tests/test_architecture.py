@@ -82,7 +82,7 @@ FACTS = {
     "MOST_SMALL, runtime.native MAXIMUM_THREADS",
     "what an instruction does, or a line holds": "cpu.amx TILE, cpu.dot GROUP SQUARE, cuda.bulk MOST_ROWS "
     "MOST_DIMENSIONS, cuda.producer GROUP WARP REGISTERS FEWEST, cuda.copies SIZES, cuda.mma ROWS TILE_BYTES, "
-    "cuda.streamed DEPTH WIDTHS MOST_ROWS, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, "
+    "cuda.streamed MOST_ROWS, cuda.streamed_tiles DEPTH, cuda.streamed_words GROUP UNIT, cuda.swizzle LINE CHUNK LINES, cuda.wgmma ROWS LINE WIDTHS MANY, "
     "graph.passes.cached_attention LANES, loop.passes.insert_prefetch LINE, loop.passes.transpose_stores LANES, "
     "loop.passes.vectorize MAX_LANES, vdla.isa INSTRUCTION_BITS CLOCK, vdla.offload MOST_PAD",
     "what numbers a type holds": "cpu.algorithms MOST_WEIGHT, graph.passes.causal_blocks FAR_BELOW, "

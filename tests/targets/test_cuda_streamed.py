@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
-from tests.targets.test_gpu_schedules import CUDA, check, shape_of
+from tests.targets.test_gpu_schedules import CUDA, check, default_schedule, shape_of
 from weft import te
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, walk_stmts
+from weft.ops.few_bits_words import weighted
 from weft.targets.cuda import nvrtc
 
 
@@ -60,3 +63,67 @@ def test_a_missing_barrier_is_found():
     made = np.full(shape_of(output), 7, np.float32)
     interpret(Drop().func(lowered), x, w, made, check=False)
     assert not np.allclose(made, reference(x, w.astype(np.float32)), rtol=1e-2, atol=1e-2)
+
+
+def product_of_words(rows, n, k, bits, block, has_zeros=False):
+    """Rows of some axes times words of few bits with scales of blocks, which have so many words."""
+    each, words = 32 // bits, k * bits // 32
+    x, w = te.placeholder((*rows, k), name="X"), te.placeholder((words, n), "uint32", name="W")
+    scales, zeros = (te.placeholder((words // block, n), kind, name=f"{kind}_s") for kind in ("float32", "uint8"))
+    axis, inputs = te.reduce_axis(words, "w"), [x, w, scales, *[zeros] * has_zeros]
+
+    def element(*at):
+        place = axis.var // block, at[-1]
+        zero = zeros[place].astype("float32") if has_zeros else float(1 << (bits - 1))
+        elements = [x[(*at[:-1], axis.var * each + part)] for part in range(each)]
+        return te.sum(weighted(scales[place], elements, w[axis.var, at[-1]], bits, zero), axis=axis)
+
+    return inputs, te.compute((*rows, n), element, name="C")
+
+
+WORD_PRODUCTS = [
+    ((8,), 160, 512, 4, 4, False), ((8, 1), 80, 256, 4, 4, True), ((1, 5), 128, 512, 4, 16, False),
+    ((2, 1), 64, 256, 8, 8, False), ((3,), 48, 256, 8, 4, True), ((8,), 144, 1024, 2, 8, False),
+    ((4,), 256, 1024, 4, 32, True),
+]  # fmt: skip
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("rows, n, k, bits, block, has_zeros", WORD_PRODUCTS)
+def test_words_of_few_bits(rows, n, k, bits, block, has_zeros):
+    inputs, made = product_of_words(rows, n, k, bits, block, has_zeros)
+    random = np.random.default_rng(0)
+    arrays = {
+        t.name: random.standard_normal(shape_of(t)).astype(np.float32)
+        if t.dtype.is_float else random.integers(0, 1 << (32 if t.dtype.bytes == 4 else bits), shape_of(t))
+        .astype(t.dtype.numpy) for t in inputs
+    }  # fmt: skip
+    schedule = te.create_schedule(made.op)
+    default_schedule(schedule, CUDA, inputs[1:])
+    assert any(step.name == "streamed tiles" and step for step in schedule.tried), schedule.tried
+    assert "weft_mma_words" in CUDA.generate(CUDA.lower(schedule.func)).source
+    shifts = np.arange(32 // bits, dtype=np.uint32) * np.uint32(bits)
+    numbers = (arrays["W"][:, None] >> shifts[:, None] & np.uint32((1 << bits) - 1)).reshape(k, n).astype(float)
+    zero = np.repeat(arrays["uint8_s"], k // len(arrays["uint8_s"]), 0) if has_zeros else float(1 << (bits - 1))
+    scales = np.repeat(arrays["float32_s"], k // len(arrays["float32_s"]), 0)
+    want = arrays["X"].astype(float) @ ((numbers - zero) * scales)
+    lowered = CUDA.lower(schedule.func)
+    for func, strict in ((schedule.func, True), (lowered, False)):
+        out = np.full(shape_of(made), 7, np.float32)
+        interpret(func, *[arrays.get(p.name, out) for p in func.params], check=strict)
+        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+    program = CUDA.generate(lowered)
+    if nvrtc.is_available():
+        assert nvrtc.compile_source(program.source, "sm_90a")[1:4] == b"ELF"
+
+
+@pytest.mark.parametrize("rows, n, k, bits", [((2, 1), 4096, 1024, 8), ((3,), 16384, 2048, 4)])
+def test_threads_have_registers_for_all_sums(rows, n, k, bits):
+    """Four for 16 columns, however few rows there are: once half of them were not there, and two rows were wrong."""
+    inputs, made = product_of_words(rows, n, k, bits, 4)
+    schedule = te.create_schedule(made.op)
+    default_schedule(schedule, CUDA, inputs[1:])
+    source = CUDA.generate(CUDA.lower(schedule.func)).source
+    ((width, sums),) = re.findall(r"weft_mma_words<(\d+),[^>]*>\(\((\w+) \+ 0\)", source)
+    (held,) = re.findall(rf"float {sums}\[(\d+)\]", source)
+    assert int(width) >= 64 and int(held) >= int(width) // 4

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,24 +74,24 @@ def digit(word: Expr, part: int, bits: int, zero: float) -> Expr:
     return high - te.const(_TWO_TO_23 / times, "float32") - te.const(zero, "float32")
 
 
+def weighted(scale: Expr, elements: Sequence[Expr], word: Expr, bits: int, zero: Expr | float) -> Expr:
+    """A scale times the sum of elements, each times its number of a word less the zero point."""
+    plain = isinstance(zero, float)
+    numbers = [digit(word, part, bits, zero if isinstance(zero, float) else 0) for part in range(len(elements))]
+    terms = [x * (number if plain else number - zero) for x, number in zip(elements, numbers, strict=True)]
+    return scale.astype("float32") * functools.reduce(operator.add, terms)
+
+
 def _compute(c: Compute, x: te.Tensor, words: te.Tensor, scales: te.Tensor, zeros: Any = None, bias: Any = None) -> Any:
     layout = _Layout(c)
     axis = te.reduce_axis(layout.words, "w")
     w, b = axis.var, axis.var // layout.groups
-    zero = None if zeros is not None else float(c.get("zero", 0))
-
-    def number(word: Expr, part: int, *at: Any) -> Expr:
-        """A number less its zero point."""
-        if zero is not None:
-            return digit(word, part, layout.bits, zero)
-        shift: Expr = zeros[at].astype("float32")
-        return digit(word, part, layout.bits, 0) - shift
 
     def value(*at: Any) -> Any:
         *row, n = at
         elements = [element_of(x, row, w * layout.each + part, layout) for part in range(layout.each)]
-        terms = [element * number(words[w, n], part, b, n) for part, element in enumerate(elements)]
-        return te.sum(scales[b, n].astype("float32") * functools.reduce(operator.add, terms), axis=axis)
+        zero = float(c.get("zero", 0)) if zeros is None else zeros[b, n].astype("float32")
+        return te.sum(weighted(scales[b, n], elements, words[w, n], layout.bits, zero), axis=axis)
 
     return with_bias(c, te.stage(c.out_shape(), value, "words_matmul"), bias, "words_bias")
 

@@ -60,7 +60,7 @@ from weft.loop.ir import CLUSTER_RANK, Allocate, Evaluate, For, Func, If, Let, S
 from weft.loop.passes.flatten import strides_of
 from weft.loop.passes.narrow_indices import narrow_indices
 from weft.loop.passes.simplify_func import simplify_func
-from weft.loop.passes.support import BARRIER, Linear, Names, is_barrier, linear
+from weft.loop.passes.support import BARRIER, Linear, Names, buffers_read, buffers_written, is_barrier, linear
 from weft.loop.visit import AccessMutator, Mutator, substitute_stmt, walk_stmts
 from weft.targets.cuda import bulk
 
@@ -83,13 +83,13 @@ class _Together(Mutator):
         self.names = Names(func)
 
     def visit_Allocate(self, s: Allocate) -> Stmt:
-        pair = s.body.stmts if isinstance(s.body, Seq) else ()
-        if s.buffer.scope != "global" or len(pair) != 2:
+        *before, first, last = s.body.stmts if isinstance(s.body, Seq) else (s.body, s.body)
+        if s.buffer.scope != "global" or any(s.buffer in buffers_read(x) | buffers_written(x) for x in before):
             return self.generic_stmt(s)
-        first, last = pair
         if not isinstance(first, For) or not isinstance(last, For) or {first.thread, last.thread} != {"blockIdx.x"}:
             return self.generic_stmt(s)
-        return self.joined(s.buffer, first, last) or s
+        made = self.joined(s.buffer, first, last)
+        return s if made is None else seq(*before, made)
 
     def joined(self, handed: Buffer, first: For, last: For) -> Stmt | None:
         """Both kernels as one of clusters; None where a cluster would read what another one hands on."""
@@ -272,13 +272,14 @@ class _Parts(AccessMutator):
 
 _HELPERS = {
     BEGIN: """DEVICE void weft_cluster_begin(void *at, int32_t bytes) {
-  if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\n"
-                 "fence.mbarrier_init.release.cluster;\\n"
-                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 : : "r"(weft_shared_place(at)), "r"(bytes) : "memory");
-  }
+  const bool is_first = threadIdx.x + threadIdx.y + threadIdx.z == 0;
+  if (is_first)
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\\nfence.mbarrier_init.release.cluster;"
+                 : : "r"(weft_shared_place(at)) : "memory");
   asm volatile("barrier.cluster.arrive.relaxed;\\nbarrier.cluster.wait;" : : : "memory");
+  if (is_first)  // what others announce before is counted, too
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 : : "r"(weft_shared_place(at)), "r"(bytes) : "memory");
 }""",
     STORE: """DEVICE void weft_cluster_store(void *to, void *at, float value) {
   asm volatile("{\\n.reg .b32 there, bar;\\n"

@@ -19,6 +19,9 @@ of a loop over blocks names, or out of them, where they are constants. Whoever a
 program begins: inputs of a model do. Such loads come before copies: nothing that is on its way delays them. What the
 annotation LOADED_AT_ONCE names is written by the kernel before: each thread loads all of it right behind the wait, so
 that no load stands behind one that somebody waits for.
+
+`fetch_early` is for kernels that begin with instructions which load tiles of constants into registers (FETCHES): they
+wait behind these.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from weft.loop.passes.support import Names, buffers_read, buffers_written, is_ba
 from weft.loop.visit import Mutator, substitute_stmt, walk_stmts
 
 BEGINS_EARLY, BEGINS_WITH = "begins_early", "begins_with"
+FETCHES, BESIDE = ("mma_fetch", "mma_scales"), ("mma_stream_zero",)
 LOADED_EARLY, LOADED_AT_ONCE = "loaded_early", "loaded_at_once"
 
 
@@ -65,6 +69,48 @@ def load_early(func: Func) -> Func:
 def given(func: Func) -> set[Buffer]:
     """What no kernel of a program writes."""
     return {p for p in func.params if isinstance(p, Buffer)} - buffers_written(func.body)
+
+
+def fetch_early(func: Func) -> Func:
+    """The program whose kernels wait behind calls that load constants into registers, where they begin with such."""
+    return _Fetches(given(func)).func(func)
+
+
+class _Fetches(Mutator):
+    """Puts where a kernel waits behind its first calls that load constants."""
+
+    def __init__(self, constants: set[Buffer]) -> None:
+        self.constants = constants
+
+    def visit_For(self, s: For) -> Stmt:
+        is_kernel = (s.thread or "").startswith("blockIdx")
+        return (self.within(s) or s) if is_kernel else self.generic_stmt(s)
+
+    def within(self, s: Stmt) -> Stmt | None:
+        """The statement with the wait in it; None where it begins otherwise."""
+        if isinstance(s, Allocate) or isinstance(s, For) and s.kind == "thread":
+            body = self.within(s.body)
+            return None if body is None else s.replace(body=body) if isinstance(s, For) else Allocate(s.buffer, body)
+        if not isinstance(s, Seq):
+            return None
+        parts = list(s.stmts)
+        at = next((at for at, one in enumerate(parts) if not self._is_fetch(one, BESIDE)), len(parts) - 1)
+        inner = self.within(parts[at])
+        if inner is not None:
+            return seq(*parts[:at], inner, *parts[at + 1 :])
+        if not any(self._is_fetch(one) for one in parts[:at]):
+            return None
+        is_whole = not any(self._is_fetch(one) for later in parts[at:] for one in walk_stmts(later))
+        wait = Evaluate(Call(LAUNCH_WAIT, (TRUE,) if is_whole else (), INT32))
+        return seq(*parts[:at], wait, *parts[at:])
+
+    def _is_fetch(self, s: Stmt, beside: Collection[str] = ()) -> bool:
+        """Whether a statement does nothing but load constants into registers, and what is `beside`, by calls."""
+        while isinstance(s, For) and s.kind in ("serial", "unrolled"):
+            s = s.body
+        if isinstance(s, Seq):
+            return all(self._is_fetch(one, beside) for one in s.stmts)
+        return any(is_call(s, name) for name in (*FETCHES, *beside)) and buffers_read(s) <= self.constants
 
 
 class _Kernels(Mutator):

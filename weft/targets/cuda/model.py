@@ -122,12 +122,21 @@ times longer another group makes it."""
 ATTENTION_START = 1530
 """Cycles of the launch, and of the first block."""
 
-# Products of few rows with constants of bfloat16 (`streamed.py`): 1,216 points of the five products of a decoder of a
-# billion weights, 1 and 8 rows; nothing was held out.
-STREAM_BLOCKS = ((32, 8, 2), (32, 16, 1), (16, 8, 3), (16, 16, 1))
-"""Columns and warps of a block, and how many of these a multiprocessor holds; of equals the first."""
+# Products of few rows with constants of bfloat16 or words of few bits (`streamed.py`), 8 rows on an H200. Fitted to 270
+# points of five products of words (qkv, out, up, down and head of a decoder of a billion weights, 4 and 8 bits): off by
+# 17 %, and the point that it picks takes 1.06 times as long as the best measured; of seven other products (378 points)
+# off by 20 %, 1.09 times, at most 1.32.
+STREAM_WIDTHS, STREAM_PARTS, STREAM_WARPS = (16, 32, 48, 64, 128), (1, 2, 4), (4, 8, 16)
+"""Columns of a block, among how many blocks of a cluster k is divided, and warps of a block."""
+STREAM_COST, STREAM_REGISTERS = (0.33, 2.6e-5, 7.3e-4, 2.75e-4), (56, 0.58)
+"""Microseconds that a cluster takes; of a number of k, what a multiprocessor issues for a column, and anyway, and what a
+warp waits for a column. Registers of a thread, and for each column: these say how many blocks run together."""
+CLUSTERS_OF_FOUR = 10 / 11
+"""The share of the multiprocessors that clusters of four fill: 30 of them are there at a time, not 33."""
 STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 """Bytes that a warp loads at a time; warps of a block, at least; and how often a warp does so, which is written out."""
+STREAM_ROW, LEAST_STREAM_ROWS = 32, 2
+"""Elements of a row that a thread loads at a time, at most; and rows at least."""
 RING_TURNS = 4
 """Steps of a ring that are written out, of a product of one row: with one 599 µs instead of 593 for a token
 (docs/gpu.md)."""

@@ -17,11 +17,15 @@ FORMS = (
     "cuda:sm_80                               an NVIDIA architecture, to compile for: sm_75 or later",
 )
 TILES = {
-    name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024), ("mma.w", 1024))
+    name: Scope(name, 64, size) for name, size in (("mma.a", 512), ("mma.b", 512), ("mma.c", 1024), ("mma.w", 512))
 }
 """Tiles that the threads of a warp hold together in registers: operands and sums of the tensor cores, in bytes."""
 TILES["mma.s"] = Scope("mma.s", 1, 8192)
 TILES["mma.h"] = Scope("mma.h", 1, 24576)
+TILES["mma.row"] = Scope("mma.row", 64, 64, threads=8)
+TILES["mma.few"] = Scope("mma.few", 64, 64, threads=4)
+"""A number for each of 16 rows of a tile (four threads have the same ones); of up to 8 rows of float32, 16 elements at
+a time, what a thread has of all of them (however many rows there are: registers that nobody uses cost nothing)."""
 TILES["wgmma.c"] = Scope("wgmma.c", 64, 2048, threads=128)
 TILES["wgmma.row"] = Scope("wgmma.row", 64, 256, threads=32)
 """Of four warps: 64 rows by 8 columns of sums, and a number for each of the rows (four threads have the same ones)."""

@@ -27,7 +27,8 @@ from weft.targets.cuda import (
     stagger,
     stay,
     steps,
-    streamed,
+    streamed_tiles,
+    streamed_words,
     swizzle,
     wgmma,
 )
@@ -51,6 +52,7 @@ PASSES: pipeline.Passes = (
     cluster.add_up_together,
     *pipeline.TO_VECTORS,
     early.load_early,
+    early.fetch_early,
     copies.copy_asynchronously,
     swizzle.swizzle_tiles,
     tabulate,
@@ -81,7 +83,8 @@ def intrinsics(target: Target) -> Mapping[str, Emitter]:
         **stay.EMITTERS,
         **spread.EMITTERS,
         **steps.EMITTERS,
-        **streamed.EMITTERS,
+        **streamed_tiles.EMITTERS,
+        **streamed_words.EMITTERS,
         **swizzle.EMITTERS,
     }
 
