@@ -164,6 +164,11 @@ bandwidth of the second-level cache says a step of their products waits for a ve
 Rapids (busy), where a vector is 64 bytes; on a Neoverse N1, where it is 16, 0.86 to 1.0. And how many times as long
 as rows of tiles they take: 0.9 to 1.55, on average 1.15, for 20 images on an N1; 1.3 for six of stride 2 on both."""
 
+PHASE_BYTES, AGAIN_BYTES = 2.5, 7.0
+"""Bytes a cycle that are read or written where an image is taken apart into phases, or they are put together; and those
+of Winograd's weights that come again for each phase. Cascade Lake, a thread: copies of 0.8 to 1.3 MB took 0.1 to 0.25
+ms; with 4, 16 and 144 phases of 256, 128 and 96 channels products wait for 6 to 8 bytes a cycle."""
+
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.8, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
 that a core gets from behind its second-level cache, with a whole model between two uses."""
