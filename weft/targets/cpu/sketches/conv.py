@@ -102,7 +102,7 @@ def match(unit: Unit) -> Sketch | None:
     cache, steps = unit.target.cache_bytes[1], core_of(unit.target).weights_ahead
     near_rows = steps > 0 and shape.row is not None and _reads_again(unit.facts, shape.image, shape.row)
     near_rows = near_rows and (unit.target.cores == 1 or 2 * image > cache)
-    by_rows = shape.together > 1 and (near_rows or _by_rows(image, weight, cache))
+    by_rows = near_rows or _by_rows(image, weight, cache) if shape.together > 1 else _is_made_in_parts(unit, shape)
     fetch = (not by_rows or steps > 0) and weight > unit.target.cache_bytes[0]
     # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
     taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
@@ -156,6 +156,20 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
     """Whether parts of the image stay in a cache, of these bytes, while the weights pass by; or the other way round.
     Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not."""
     return image >= weight or (2 * image >= weight and 2 * image > cache)
+
+
+def _is_made_in_parts(unit: Unit, shape: Shape) -> bool:
+    """Whether a copy of an image, which leaves the cache before it is read, is worth making part by part: each part
+    has so many rows of its own that it shares few with the next."""
+    image, facts, target = load_bytes(shape.image), unit.facts, unit.target
+    made = shape.image.buffer in unit.schedule.func.allocations and 2 * image > target.cache_bytes[1]
+    if not made or shape.row is None or shape.depthwise or unit.is_open(shape.row):
+        return False
+    parts = max(target.cores * model.PARTS_OF_ROWS, image // int(model.PART_SHARE * target.cache_bytes[1]))
+    pitch = abs(facts.step(shape.image, shape.row.var) or 1)
+    taps = taps_along(facts, shape.image, shape.row)
+    shared = sum(abs(facts.step(shape.image, tap.var) or 0) * (extent(tap) - 1) for tap in taps) / pitch
+    return bool(extent(shape.row) >= parts * model.LEAST_OWN * shared)
 
 
 @dataclass(frozen=True)
