@@ -99,7 +99,8 @@ def convolution(inputs: int, outputs: int, size: tuple[int, int], kernel: int, *
     b = Builder("convolution")
     x = b.input("x", (1, inputs, *size))
     weight = b.normal(outputs, inputs // more.get("group", 1), kernel, kernel)
-    return b.finish(b.relu(b.node("Conv", x, weight, b.normal(outputs), pads=[kernel // 2] * 4, **more)))
+    more = {"pads": [kernel // 2] * 4, **more}
+    return b.finish(b.relu(b.node("Conv", x, weight, b.normal(outputs), **more)))
 
 
 def between(channels: int, size: tuple[int, int]) -> Graph:
@@ -133,6 +134,7 @@ KINDS = {
     "pointwise": convolution(32, 32, (6, 7), 1),
     "groups": convolution(64, 64, (8, 7), 3, group=2),
     "depthwise": between(32, (9, 12)),
+    "gaps": convolution(16, 32, (9, 11), 3, dilations=[4, 5], pads=[4, 5, 4, 5]),
 }
 CHANGES: list[Point] = [
     {},
@@ -168,6 +170,21 @@ def test_the_convolution_stands_by_its_sketch_on_every_machine(kind, target):
         chosen = [one for one in kernels_in(KINDS[kind], find_target(TARGETS[target])) if isinstance(one, Chosen)]
     tried = [tried for one in chosen for tried in one.schedule.tried]
     assert {one.name for one in tried if one and one.cost} == {"convolution"}
+
+
+@pytest.mark.parametrize("target", ["avx512_amx", "avx2", "neoverse"])
+def test_taps_beside_the_image_are_passed_over(target):
+    """Where they are many, and the weight is known to be finite; in blocks of channels and in rows."""
+    cases = [(convolution(64, 64, (12, 12), 3, dilations=[4, 4], pads=[4] * 4), True)]
+    cases += [(convolution(6, 5, (12, 12), 3, dilations=[4, 4], pads=[4] * 4), True)]
+    cases += [(convolution(64, 64, (28, 28), 3), False)]
+    infinite = convolution(64, 64, (12, 12), 3, dilations=[4, 4], pads=[4] * 4)
+    next(array for array in infinite.constants.values() if array.ndim == 4)[0, 0, 0, 0] = np.inf
+    for graph, passed in [*cases, (infinite, False)]:
+        with knobs.override(winograd=False):
+            chosen = [one for one in kernels_in(graph, find_target(TARGETS[target])) if isinstance(one, Chosen)]
+        steps = [step.arguments for one in chosen for step in one.schedule.trace.steps]
+        assert any(step.get("key") == "skip_padding" for step in steps) == passed
 
 
 def test_no_two_points_take_the_same_steps() -> None:

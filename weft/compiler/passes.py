@@ -19,7 +19,6 @@ from weft.graph.passes.algorithms import asked, choose_algorithms
 from weft.graph.passes.attention import fuse_attention
 from weft.graph.passes.cached_attention import cached_attention
 from weft.graph.passes.causal_blocks import cut_causal
-from weft.graph.passes.crop_windows import split_windows
 from weft.graph.passes.expand import expand
 from weft.graph.passes.few_bits import few_bits
 from weft.graph.passes.fill_kernels import fill_kernels
@@ -136,7 +135,6 @@ PASSES: tuple[Pass, ...] = (
     Pass(narrow_weights, lambda c, g: c.waits and (c.waits,)),
     Pass(fold_strides, lambda c, g: c.target.matrix and (c.target.matrix.dtypes,)),
     Pass(fix_weights, lambda c, g: c.may.weights and knobs.fixed_weights and (c.may.weights(c.target),)),
-    Pass(split_windows, lambda c, g: c.may.split_windows and ()),
     Pass(pad_channels, lambda c, g: (
         c.windows(g) and c.may.channels and knobs.pad_channels
         and (prices := c.may.channels(c.target, c.weights)) is not None and (prices,)

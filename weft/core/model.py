@@ -71,11 +71,6 @@ MOST_CACHED_QUERIES = 4
 MOST_CAUSAL_BLOCKS = 8
 """Blocks of queries that causal attention is cut into."""
 
-LEAST_TAPS_CUT, LEAST_CUT_DEPTH, MOST_CUT_BYTES = 0.2, 32, 16 << 20
-"""Windows without the taps that read padding: the share of all taps that is cut off, at least, and the channels of a
-sum (copies of parts of the image must be little beside the products); weights of all parts together, as taps that
-several parts have stand in the model several times."""
-
 FOLDED_BYTES, FOLDED_GROWTH = 1 << 20, 4
 """A result up to this size is always kept as a constant; a larger one may have so many times the bytes of what it is
 made of."""

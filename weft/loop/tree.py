@@ -21,6 +21,9 @@ Path = list[Stmt]
 BUFFER_NOTES = {"storage_align", "double_buffer", "layout_gaps"}
 """The annotations of a function that speak of intermediates by name."""
 
+BORDERS = "borders"
+"""A program's note of the parameters that lie in a border of zeros: how wide it is before and after each dimension."""
+
 
 @functools.lru_cache(maxsize=32)
 def _outer_stmts(s: Stmt) -> tuple[list[Block], list[For]]:

@@ -463,8 +463,6 @@ class Algorithms:
     """Whether it is asked about open sizes: of minus a typical number it gives minus the factor of what it pads to."""
     causal_block: int | None = None
     """Queries of the blocks that causal attention is worth cutting into; None: a kernel computes all scores."""
-    split_windows: bool = False
-    """Whether `split_windows` is worth its copies: a few kernels more cost little."""
     skips_taps: bool = False
     """Whether loops pass over the zeros that `fill_kernels` puts behind kernels of transposed convolutions."""
     caches: bool = False

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from weft.compiler.kernels.build import program_key, program_text
 from weft.compiler.kernels.program import GroupProgram
 from weft.compiler.lowering.items import Launch
@@ -20,7 +22,7 @@ from weft.compiler.reports.inputs import random_array
 from weft.core.errors import ExpressionError
 from weft.expr.nodes import Buffer, int_value
 from weft.graph.ir import Array, Graph, TensorType, Value
-from weft.loop.tree import blocks_in
+from weft.loop.tree import BORDERS, blocks_in
 from weft.schedule.schedule import Schedule
 from weft.schedule.trace import Trace
 from weft.targets.base import Target
@@ -59,10 +61,13 @@ class Task:
 
     def arrays(self, random: Any) -> list[Array]:
         """An array for each parameter: constants as they are, inputs random, outputs of zeros."""
-        made = []
+        made, borders = [], self.program.schedule.func.annotations.get(BORDERS, {})
         for value, buffer in self.program.inputs:
             known = self.constants.get(value)
             made.append(random_array(buffer.dtype.name, _shape(buffer), random) if known is None else known)
+            for at, (before, after) in enumerate(borders.get(buffer.name, ()) if known is None else ()):
+                along = np.moveaxis(made[-1], at, 0)
+                along[:before] = along[len(along) - after :] = 0
         for _, buffer in self.program.outputs:
             made.append(random_array(buffer.dtype.name, _shape(buffer), random) * 0)
         return made

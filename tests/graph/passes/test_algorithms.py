@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 import weft.ops  # noqa: F401
+from tests.graph.strategies import same_meaning
 from weft.core.model import SMALL_GROWTH
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Array, Graph, Node
@@ -50,6 +54,22 @@ def test_a_weight_that_is_no_constant_is_not_asked_about():
     asked = []
     assert choose_algorithms(graph, lambda node, weight: asked.append(node) or []) is graph
     assert not asked
+
+
+@pytest.mark.parametrize("size,gaps", [((12, 8), (2, 2)), ((11, 9), (2, 3)), ((5, 5), (4, 1))])
+def test_a_window_with_gaps_is_none_over_phases(size, gaps):
+    b = Builder("gaps")
+    more = {"dilations": [*gaps], "pads": [*gaps, *gaps]}
+    graph = b.finish(b.node("Conv", b.input("x", (2, 4, *size)), b.normal(8, 4, 3, 3), b.normal(8), **more))
+
+    def propose(node: Node, weight: Array) -> list[Alternative]:
+        plain = node.replace(attributes={"pads": [1, 1, 1, 1]})
+        return [replace(winograd(plain, weight), gaps=gaps)]
+
+    made = choose_algorithms(graph, propose)
+    (there,) = [node for node in made.nodes if node.op == NAME]
+    assert there.inputs[0].tensor.static[0] == 2 * gaps[0] * gaps[1]
+    same_meaning(graph, made)
 
 
 def test_bytes_are_spent_where_they_save_most():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.graph.strategies import same_meaning
-from weft.graph.passes.crop_windows import crop_windows, split_windows
+from weft.graph.passes.crop_windows import crop_windows
 from weft.graph.passes.infer import infer
 from weft.graph.text import parse_graph
 
@@ -48,28 +48,3 @@ def test_windows_that_meet_the_image_stay():
 
 def test_padding_meets_weights_that_are_not_finite():
     assert cropped((9, 11), 3, 12, [12, 12, 12, 12], corner=np.inf) == ([3, 3], True)
-
-
-def split(size, gap, pads, channels=32, step=1):
-    """The kernels of the parts of a 3 × 3 convolution, by rows and then columns."""
-    weight = np.random.default_rng(0).uniform(-1, 1, (2, channels, 3, 3)).astype(np.float32)
-    attributes = f"pads={pads}, dilations=[{gap}, {gap}], strides=[{step}, {step}], kernel_shape=[3, 3]"
-    text = f"""graph g(%x: float32[1, {channels}, {size[0]}, {size[1]}], %b: float32[2]) -> (%y) {{
-    const %w: float32[2, {channels}, 3, 3] = ...
-    %y = Conv(%x, %w, %b, {attributes})
-}}"""
-    graph = infer(parse_graph(text, {"w": weight}))
-    made = split_windows(graph)
-    same_meaning(graph, made)
-    assert (made is graph) == (len([node for node in made.nodes if node.op == "Conv"]) == 1)
-    assert all(len(made.constants[node.inputs[1]].shape) == 4 for node in made.nodes if node.op == "Conv")
-    return ["×".join(map(str, node.attributes["kernel_shape"])) for node in made.nodes if node.op == "Conv"]
-
-
-def test_places_beside_the_border_get_windows_of_their_own():
-    assert split((11, 11), 4, [4, 4, 4, 4]) == "2×2 2×3 2×2 3×2 3×3 3×2 2×2 2×3 2×2".split()
-    assert split((11, 50), 4, [4, 4, 4, 4]) == "2×3 3×3 2×3".split()
-    assert split((6, 20), 4, [4, 4, 4, 4]) == "2×3 1×3 2×3".split()
-    assert split((50, 50), 4, [4, 4, 4, 4]) == ["3×3"]  # little would be saved,
-    assert split((11, 11), 4, [4, 4, 4, 4], channels=8) == ["3×3"]  # or copies would cost as much,
-    assert split((11, 11), 4, [4, 4, 4, 4], step=2) == ["3×3"]  # or places lie apart

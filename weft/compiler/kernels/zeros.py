@@ -1,8 +1,9 @@
 """Which inputs of a kernel hold many zeros: a product of one row passes over them, if all its weights are finite.
 
 In: a graph, then the nodes of a group. Out: the values that a Relu made, and those among them that only products with
-finite constant weights read in the group; and the finite weights of recurrences, which start from a state of zeros. An
-infinite weight, or one that is no number, turns a zero into NaN, so there no zero may be passed over.
+finite constant weights read in the group; and the finite weights of recurrences, which start from a state of zeros,
+and of convolutions with zeros around their images. An infinite weight, or one that is no number, turns a zero into
+NaN, so there no zero may be passed over.
 """
 
 from __future__ import annotations
@@ -50,15 +51,20 @@ def _adds_nothing(node: Node, value: Value, constants: Mapping[Value, Array]) ->
     return math.prod(value.tensor.static) in array.shape  # one row
 
 
-def finite_recurrences(nodes: Sequence[Node], constants: Mapping[Value, Array]) -> list[Value]:
-    """The recurrent weights of a group that are constant and finite."""
+def finite_weights(nodes: Sequence[Node], constants: Mapping[Value, Array]) -> list[Value]:
+    """The weights of a group's recurrences and convolutions with padding that are constant and finite."""
     weights = [node.inputs[2] for node in nodes if has(node, "recurrent")]
+    weights += [node.inputs[1] for node in nodes if _has_padding(node)]
     return [weight for weight in weights if weight is not None and _finite(weight, constants) is not None]
+
+
+def _has_padding(node: Node) -> bool:
+    return node.op == "Conv" and (any(node.attributes.get("pads") or ()) or "auto_pad" in node.attributes)
 
 
 def _finite(weight: Value | None, constants: Mapping[Value, Array]) -> Array | None:
     """A constant of which every number is finite; None for another operand."""
     array = None if weight is None else constants.get(weight)
-    if array is None or array.dtype.kind not in "fiu":
+    if array is None or array.dtype.kind not in "fiuV":  # V: floats that numpy does not know itself
         return None
-    return array if array.dtype.kind != "f" or np.isfinite(array).all() else None
+    return array if array.dtype.kind in "iu" or np.isfinite(array).all() else None

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.compiler.kernels.build import Kernel, KernelCompiler, Packing
 from weft.compiler.kernels.program import GroupProgram, NoKernel
-from weft.compiler.kernels.zeros import finite_recurrences, often_zero, skippable
+from weft.compiler.kernels.zeros import finite_weights, often_zero, skippable
 from weft.compiler.sizes.open_sizes import check_operands
 from weft.core.errors import InternalError, WeftError
 from weft.core.knobs import knobs
@@ -370,7 +370,7 @@ def note_values(
     program: GroupProgram, nodes: Sequence[Node], constants: Mapping[Value, Array], zeros: Collection[Value]
 ) -> None:
     """Notes what is known of the values that a program reads: its schedule may use it."""
-    skipped, finite = skippable(nodes, zeros, constants), finite_recurrences(nodes, constants)
+    skipped, finite = skippable(nodes, zeros, constants), finite_weights(nodes, constants)
     for note, noted in ((OFTEN_ZERO, skipped), (FINITE, finite)):
         if noted:
             program.note(note, [buffer.name for value, buffer in program.inputs if value in noted])

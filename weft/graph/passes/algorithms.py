@@ -12,6 +12,7 @@ same goes for whatever else `asked` is asked about, anywhere in the compiler.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from weft.core import model
 from weft.core.context import setting
-from weft.graph.ir import Array, Graph, Node
+from weft.graph.ir import Array, Graph, Node, Value
 from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.support import Replacement, Scope, rewrite
@@ -39,6 +42,8 @@ class Alternative:
     """Time saved by it, in any unit that is the same for all alternatives; 0: only where somebody measured it."""
     extra_bytes: int
     """How much larger its weights are."""
+    gaps: Sequence[int] = ()
+    """It has a window without the gaps that the node's has, of so many places, and works on phases of the image."""
 
     @property
     def label(self) -> str:
@@ -91,11 +96,55 @@ def choose_algorithms(graph: Graph, propose: Propose) -> Graph:
             return None
         name = f"{node.inputs[1].name}_{found.op.lower()}"
         weights = [scope.new_constant(array, name) for array in found.weights()]
-        inputs = [node.inputs[0], *weights, *node.inputs[2:]]
-        return [Node(found.op, inputs, node.outputs, found.attributes, node.name, node.origin, found.domain)]
+        image, rest = node.inputs[0], [*weights, *node.inputs[2:]]
+        if not found.gaps:
+            inputs = [image, *rest]
+            return [Node(found.op, inputs, node.outputs, found.attributes, node.name, node.origin, found.domain)]
+        assert image is not None
+        phases = _phases(node, scope, image, found.gaps)
+        made = scope.make(node, found.op, [phases, *rest], found.domain, **found.attributes)
+        return [_joined(node, scope, made, found.gaps)]
 
     made, _ = rewrite(graph, rule)
     return infer(dead(made))
+
+
+def _phases(node: Node, scope: Scope, image: Value, gaps: Sequence[int]) -> Value:
+    """Every so manieth place of an image as an image of its own, one behind the other in the batch.
+
+    %x[n, c, 28, 28], gaps of 2  ->  [n, c, 14, 2, 14, 2]  ->  [n, 2, 2, c, 14, 14]  ->  [4n, c, 14, 14]
+    """
+    batch, channels, *sides = image.tensor.static
+    counts = [-(-n // gap) for n, gap in zip(sides, gaps)]
+    behind = [count * gap - n for n, gap, count in zip(sides, gaps, counts)]
+    if any(behind):
+        widths = np.array([0] * (len(sides) + 4) + behind, np.int64)
+        image = scope.make(node, "Pad", [image, scope.new_constant(widths, "widths")])
+    rank = len(sides)
+    apart = [batch, channels, *(n for pair in zip(counts, gaps) for n in pair)]
+    order = [0, *range(3, 3 + 2 * rank, 2), 1, *range(2, 2 + 2 * rank, 2)]
+    turned = scope.make(node, "Transpose", [_reshaped(node, scope, image, apart)], perm=order)
+    return _reshaped(node, scope, turned, [batch * math.prod(gaps), channels, *counts])
+
+
+def _joined(node: Node, scope: Scope, made: Value, gaps: Sequence[int]) -> Node:
+    """The node that gives the places of phases in their order, as many as the node had."""
+    (batch, channels, *sides), (_, _, *counts) = node.outputs[0].tensor.static, made.tensor.static
+    rank = len(sides)
+    apart = _reshaped(node, scope, made, [batch, *gaps, channels, *counts])
+    order = [0, 1 + rank, *(at for axis in range(rank) for at in (2 + rank + axis, 1 + axis))]
+    turned = scope.make(node, "Transpose", [apart], perm=order)
+    whole = [batch, channels, *(count * gap for count, gap in zip(counts, gaps))]
+    shape = scope.new_constant(np.array(whole, np.int64), "shape")
+    if whole[2:] == sides:
+        return Node("Reshape", [turned, shape], node.outputs, {}, node.name, node.origin)
+    joined = scope.make(node, "Reshape", [turned, shape])
+    ends = [scope.new_constant(np.array(n, np.int64), "part") for n in ([0] * rank, sides, range(2, 2 + rank))]
+    return Node("Slice", [joined, *ends], node.outputs, {}, node.name, node.origin)
+
+
+def _reshaped(node: Node, scope: Scope, value: Value, shape: Sequence[int]) -> Value:
+    return scope.make(node, "Reshape", [value, scope.new_constant(np.array(shape, np.int64), "shape")])
 
 
 def _choose(graph: Graph, propose: Propose) -> dict[Any, Alternative]:

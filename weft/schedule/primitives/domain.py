@@ -36,6 +36,7 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import free_vars, map_all, substitute, uses_any
 from weft.loop.ir import Axis, Block, For, Func, Stmt, Store
 from weft.loop.tree import (
+    BORDERS,
     axis_loops,
     block_of,
     block_path,
@@ -88,7 +89,11 @@ def lay_out(
         return rebody(block, rewrite.stmt(block.body), None if block.init is None else rewrite.stmt(block.init))
 
     body = map_bindings(func.body, change, [])
-    return Result(func.replace(body=body, params=[layout.new if p is old else p for p in func.params]))
+    notes = dict(func.annotations)
+    if fill == 0 and any((*before, *after)):
+        notes[BORDERS] = {**notes.get(BORDERS, {}), buffer: [*map(list, zip(before, after)), *[[0, 0]] * (factor > 1)]}
+    params = [layout.new if p is old else p for p in func.params]
+    return Result(func.replace(body=body, params=params, annotations=notes))
 
 
 class _Layout:

@@ -16,7 +16,6 @@ TARGET = TargetSpec(
         attention=later("weft.targets.cpu.algorithms:attention_proposer"),
         open_attention=True,
         causal_block=256,
-        split_windows=True,
         skips_taps=True,
         caches=True,
         loops_by_data=True,

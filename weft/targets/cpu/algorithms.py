@@ -58,11 +58,24 @@ class Convolution:
     """All weights of the model that it is a part of: what a call touches before it comes to this weight again."""
     taps: tuple[int, ...] = (3, 3)
     strides: tuple[int, ...] = (1, 1)
+    gaps: tuple[int, ...] = (1, 1)
+    """A window with gaps has none over every so manieth row and column: each such phase is an image of its own."""
 
     @property
     def elements(self) -> int:
         """The elements of a channel of the output."""
         return self.batch * self.height * self.width
+
+    @property
+    def beside(self) -> float:
+        """The part of the products of a window with gaps that meets an image as large as the output, not zeros
+        around it."""
+        sides = zip((self.height, self.width), self.taps, self.gaps)
+        return math.prod(
+            sum(max(0, n - gap * abs(at - taps // 2)) for at in range(taps)) / (n * taps)
+            for n, taps, gap in sides
+            if gap > 1
+        )
 
     def passed(self, reads: int = 1) -> int:
         """The bytes of the images, the input read so many times."""
@@ -79,7 +92,8 @@ class Convolution:
     def tiles(self, tile: int) -> tuple[int, int]:
         """Tiles of all images, and the products that each takes for a pair of channels."""
         sides = winograd.sides_of(tile, self.taps, self.strides)
-        count = math.prod(-(-n // side.tile) for n, side in zip((self.height, self.width), sides))
+        places = zip((self.height, self.width), self.gaps, sides)
+        count = math.prod(gap * -(-n // (gap * side.tile)) for n, gap, side in places)
         return self.batch * count, math.prod(side.size for side in sides)
 
 
@@ -156,6 +170,7 @@ def alternatives(
     facts, pads = found
     direct = direct_cycles(facts, target)
     attributes: dict[str, Any] = {"pads": [pair[end] for end in (0, 1) for pair in pads]}
+    gaps = facts.gaps[: weight.ndim - 2] if max(facts.gaps) > 1 else ()
     if max(facts.strides) > 1:
         attributes["strides"] = [*facts.strides[: weight.ndim - 2]]
     is_open = node.inputs[0] is not None and any(not isinstance(n, int) for n in node.inputs[0].tensor.dims[2:])
@@ -170,7 +185,7 @@ def alternatives(
         if is_open:
             attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
         weights = _transformer(weight, tile, facts.strides)
-        made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, weights, saved, extra))
+        made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, weights, saved, extra, gaps))
     return made
 
 
@@ -221,16 +236,26 @@ def convolution_of(
     if {weight.dtype, first.type.dtype} != {"float32"} or (is_open and taps != (3, 3)):
         return None
     window = Window(Use(node), taps)
-    if int(node.attributes.get("group", 1)) != 1 or {*window.dilations} != {1} or not tiles_for(taps, window.strides):
+    if int(node.attributes.get("group", 1)) != 1 or not tiles_for(taps, window.strides):
         return None
-    pads = window.padding(first.type.dims[2:])
+    gaps, pads = window.dilations, window.padding(first.type.dims[2:])
     batch, inputs, *spatial = typical(first.type.dims, sizes)
-    if any(not 0 <= p <= (r - 1) // 2 for r, pair in zip(taps, pads) for p in pair):
+    if any(not 0 <= p <= g * (r - 1) // 2 or p % g for r, g, pair in zip(taps, gaps, pads) for p in pair):
         return None
-    sides = zip(spatial, taps, window.strides, pads)
+    if max(gaps) > 1 and (is_open or max(window.strides) > 1):
+        return None
+    if any(_ends_in_zeros(n, r, g, before // g) for n, r, g, (before, _) in zip(spatial, taps, gaps, pads)):
+        return None
+    sides = zip(spatial, window.extents, window.strides, pads)
     height, width = [*((n + a + b - r) // s + 1 for n, r, s, (a, b) in sides), 1][:2]
-    lines = ((*taps, 1)[:2], (*window.strides, 1)[:2])
+    lines = ((*taps, 1)[:2], (*window.strides, 1)[:2], (*gaps, 1)[:2])
+    pads = tuple((a // g, b // g) for g, (a, b) in zip(gaps, pads))
     return Convolution(batch, inputs, weight.static[0], height, width, model_bytes, *lines), pads
+
+
+def _ends_in_zeros(size: int, taps: int, gap: int, before: int) -> bool:
+    """Whether some phases of a side end with a row of zeros that makes tiles uneven: a block of it alone."""
+    return size % gap > 0 and (taps != 3 or (-(-size // gap) + before) % 2 == 0)
 
 
 def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
@@ -268,21 +293,28 @@ def _takes_tiles(facts: Convolution, target: Target) -> bool:
 def direct_cycles(facts: Convolution, target: Target) -> float:
     """A direct convolution."""
     weights = math.prod(facts.taps) * facts.inputs * facts.outputs
-    return _cycles(weights * facts.elements, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, facts.passed())
+    products = weights * facts.elements * facts.beside
+    return _cycles(products, model.DIRECT_SHARE, 0, weights, facts.model_bytes, target, facts.passed())
 
 
 def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     """Winograd's, by tiles of tile × tile."""
     tiles, vectors = facts.tiles(tile)
     products = vectors * tiles * facts.inputs * facts.outputs
-    filled = register_share(tiles, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
-    weights = vectors * facts.inputs * facts.outputs
+    phases = math.prod(facts.gaps)
+    filled = register_share(tiles // phases, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
+    weights: float = vectors * facts.inputs * facts.outputs
     share, passed = model.PRODUCT_SHARE * filled, facts.passed(2)
-    return _cycles(products, share, tiles * facts.transforms(tile), weights, facts.model_bytes, target, passed)
+    transforms, copies = tiles * facts.transforms(tile), 0.0
+    if phases > 1:  # each of them reads the weights again
+        if 4 * weights > target.cache_bytes[1]:
+            weights *= 1 + (phases * facts.batch - 1) * model.STREAM_BYTES / model.AGAIN_BYTES
+        copies = 2 * facts.passed() / model.PHASE_BYTES
+    return copies + _cycles(products, share, transforms, weights, facts.model_bytes, target, passed)
 
 
 def _cycles(
-    products: int, share: float, transforms: float, weights: float, model_bytes: int, target: Target, passed: int = 0
+    products: float, share: float, transforms: float, weights: float, model_bytes: int, target: Target, passed: int = 0
 ) -> float:
     lanes = max(target.vector_bytes // 4, 1)
     computing = products / (2 * lanes) / share + transforms / lanes

@@ -23,6 +23,7 @@ from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.serialize_threads import serialize_threads
 from weft.loop.passes.shift_tiles import shift_tiles
 from weft.loop.passes.simplify_func import simplify_func
+from weft.loop.passes.skip_padding import skip_padding
 from weft.loop.passes.skip_zeros import skip_zeros
 from weft.loop.passes.transpose_stores import transpose_stores
 from weft.loop.passes.turn_loops import turn_loops
@@ -50,6 +51,7 @@ def join_quotients(func: Func) -> Func:
 PASSES: tuple[Callable[[Func], Func], ...] = (
     decompose_init,
     check_regions,
+    skip_padding,
     lower_blocks,
     lower_virtual_threads,
     serialize_threads,

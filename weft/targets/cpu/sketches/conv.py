@@ -37,7 +37,7 @@ from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
-from weft.targets.cpu.sketches import nest
+from weft.targets.cpu.sketches import nest, padding
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,8 @@ class Shape:
     """Blocks side by side that read the same image: all, or those of a group of channels."""
     phase: Axis | None = None
     """What lies between neighbours along `place` in the result, and is a part of the tile: none of `others`."""
+    kept: padding.Taps = ()
+    """The taps that are passed over where they read nothing but zeros around the image."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -63,6 +65,10 @@ def match(unit: Unit) -> Sketch | None:
     shape = _shape(unit)
     if shape is None:
         return None
+    if not shape.depthwise:
+        tiled = {"rows": shape.row, padding.WIDE: shape.place}
+        unit, kept = padding.passing(unit, shape.image, shape.weight, tiled)
+        shape = replace(shape, kept=kept)
     places = 1 if shape.place is None else extent(shape.place)
     blocks = 1 if shape.block is None or shape.depthwise else extent(shape.block)
     several_at_once = _divisors(shape.together) if shape.together < blocks else tuple(range(1, min(blocks, 6) + 1))
@@ -96,7 +102,7 @@ def match(unit: Unit) -> Sketch | None:
     cache, steps = unit.target.cache_bytes[1], core_of(unit.target).weights_ahead
     near_rows = steps > 0 and shape.row is not None and _reads_again(unit.facts, shape.image, shape.row)
     near_rows = near_rows and (unit.target.cores == 1 or 2 * image > cache)
-    by_rows = shape.together > 1 and (near_rows or _by_rows(image, weight, cache))
+    by_rows = near_rows or _by_rows(image, weight, cache) if shape.together > 1 else _is_made_in_parts(unit, shape)
     fetch = (not by_rows or steps > 0) and weight > unit.target.cache_bytes[0]
     # Steps from channel to channel of a plain image need an address each, and the registers that hold sums.
     taps = [] if shape.place is None else taps_along(unit.facts, shape.image, shape.place)
@@ -112,7 +118,7 @@ def match(unit: Unit) -> Sketch | None:
         time *= replace(size, around=(), below=()).least(walked) / size.least(walked)
 
     def cost(columns: Columns) -> Any:
-        return around_rule(rule, time)(columns) * size.cycles(walked, columns)
+        return around_rule(rule, time)(columns) * size.cycles(walked, columns) * padding.share(shape.kept, columns)
 
     def legal(columns: Columns) -> Any:
         """Tiles that fit, and numbers that change what is done: other points would be the same again."""
@@ -150,6 +156,20 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
     """Whether parts of the image stay in a cache, of these bytes, while the weights pass by; or the other way round.
     Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not."""
     return image >= weight or (2 * image >= weight and 2 * image > cache)
+
+
+def _is_made_in_parts(unit: Unit, shape: Shape) -> bool:
+    """Whether a copy of an image, which leaves the cache before it is read, is worth making part by part: each part
+    has so many rows of its own that it shares few with the next."""
+    image, facts, target = load_bytes(shape.image), unit.facts, unit.target
+    made = shape.image.buffer in unit.schedule.func.allocations and 2 * image > target.cache_bytes[1]
+    if not made or shape.row is None or shape.depthwise or unit.is_open(shape.row):
+        return False
+    parts = max(target.cores * model.PARTS_OF_ROWS, image // int(model.PART_SHARE * target.cache_bytes[1]))
+    pitch = abs(facts.step(shape.image, shape.row.var) or 1)
+    taps = taps_along(facts, shape.image, shape.row)
+    shared = sum(abs(facts.step(shape.image, tap.var) or 0) * (extent(tap) - 1) for tap in taps) / pitch
+    return bool(extent(shape.row) >= parts * model.LEAST_OWN * shared)
 
 
 @dataclass(frozen=True)
@@ -302,12 +322,13 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     s, name = unit.schedule, unit.facts.block.name
     width = extent(shape.lane) * (1 if shape.depthwise else point["vectors"])
     packed = pack_weight(unit, shape.weight, shape.lane, width, shape.others, shape.phase)
+    image = shape.image.buffer.name
     if _is_copied(unit, shape, point):
-        s.cache_read(shape.image.buffer.name, "global", [name])
+        image = nest.result_of(s.cache_read(image, "global", [name]))
     sums, final, loops = nest.tile_and_final(unit)
     outer = _outer_loops(unit, final, shape, loops, point)
     nest.compute_tile(unit, sums, final, outer[-1])
-    innermost = _schedule_sums(unit, sums, shape, point)
+    innermost = _schedule_sums(unit, sums, shape, point, image)
     rows = _row_steps(shape, point)
     if point["fetch"] and innermost is not None:
         if point["by_rows"]:
@@ -486,14 +507,15 @@ def _parallel(final: Stage, around: list[Var], together: Sequence[Var]) -> list[
     return [fused, *around[len(together) :]]
 
 
-def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var | None:
+def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point, image: str) -> Var | None:
     """The loops of the reduction around the tile; gives the innermost that is not unrolled."""
     facts = unit.facts
     loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
     parts = (shape.row, shape.place, shape.phase, shape.block, shape.lane)
     tile = [loops[axis.var] for axis in parts if axis is not None]
     rest = [loop for loop in sums.axis if loop not in tile]
-    reduce = list(sums.reduce_axis)
+    walked = dict(zip([axis.var for axis in facts.block.axes if axis.kind == "reduce"], sums.reduce_axis))
+    reduce = [walked[axis.var] for axis in facts.reduce]
     some = nest.taps_of(facts, shape.phase)
     for axis, loop in zip(facts.reduce[:-1], reduce):
         if axis.var in some:  # so that the products that do not count are plain to see
@@ -512,6 +534,7 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point) -> Var |
     elif 1 < last <= point["unroll"]:
         sums.unroll(reduce.pop())
     nest.write_out(sums, *tile)
+    padding.pass_over(sums, shape.kept, walked, image, point)
     _fetch_channels(unit, sums, shape, point, reduce)
     return reduce[-1] if reduce else None
 

@@ -38,7 +38,7 @@ from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, squares, tiles
 from weft.targets.cpu.parse import TILES
-from weft.targets.cpu.sketches import nest
+from weft.targets.cpu.sketches import nest, padding
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ class Shape:
     step: int
     outer: tuple[Axis, ...]
     kinds: tuple[str, str, str]
+    kept: padding.Taps = ()
+    """The taps that are passed over where they read nothing but zeros around the image."""
 
     @property
     def height(self) -> int:
@@ -100,6 +102,8 @@ def match_tiles(unit: Unit) -> Sketch | None:
         "fetch": int(not shape.by_rows and load_bytes(shape.weight) > unit.target.cache_bytes[0]),
     }
 
+    unit, shape = _passing(unit, shape)
+
     def apply(point: Point) -> None:
         wide = rows * point["across"]
         _Nest(unit, shape, kernel, point["columns"], point["high"], wide, point["by_rows"], point["fetch"]).in_tiles()
@@ -136,12 +140,19 @@ def _in_vectors(unit: Unit, shape: Shape, kernel: MicroKernel) -> Sketch:
         "wide": tuple(range(kernel.rows, min(_whole(shape, kernel), unit.target.vector_registers) + 1, kernel.rows)),
     }
     default = {**_tile_of_vectors(shape, knobs, kernel, unit.target), "by_rows": shape.by_rows}
+    unit, shape = _passing(unit, shape)
 
     def apply(point: Point) -> None:
         made = _Nest(unit, shape, kernel, point["vectors"], point["high"], point["wide"], point["by_rows"])
         made.in_tiles() if kernel.store else made.in_vectors()
 
     return model.ruled("conv", unit, {**knobs, "by_rows": (0, 1)}, default, apply, kernel)
+
+
+def _passing(unit: Unit, shape: Shape) -> tuple[Unit, Shape]:
+    """The same with the taps that are passed over."""
+    unit, kept = padding.passing(unit, shape.image, shape.weight, {"high": shape.row, padding.WIDE: shape.pixel})
+    return unit, replace(shape, kept=kept)
 
 
 def _whole(shape: Shape, kernel: MicroKernel) -> int:
@@ -344,9 +355,11 @@ class _Nest:
 
     def steps(self, sums: Stage) -> list[Var]:
         """The loops of the reduction, that over the channels of a block last."""
-        axes = [axis.var for axis in sums.block.axes if axis.kind == "reduce"]
-        last = axes.index(self.shape.depth.var)
-        return [*nest.without(sums.reduce_axis, last), sums.reduce_axis[last]]
+        loops = dict(zip([axis.var for axis in sums.block.axes if axis.kind == "reduce"], sums.reduce_axis))
+        tile, image = {"high": self.high, padding.WIDE: self.wide}, self.shape.image.buffer.name
+        padding.pass_over(sums, self.shape.kept, loops, image, tile)
+        last = loops[self.shape.depth.var]
+        return [*(loop for axis in self.unit.facts.reduce if (loop := loops[axis.var]) is not last), last]
 
     # ------------------------------------------------------------------------------------------------------------ tiles
 

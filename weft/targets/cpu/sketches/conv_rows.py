@@ -21,7 +21,7 @@ around it costs little beside them take the nest above.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
-from weft.targets.cpu.sketches import nest
+from weft.targets.cpu.sketches import nest, padding
 from weft.targets.cpu.sketches.conv import pack_weight
 
 
@@ -63,6 +63,8 @@ class Shape:
     """How many elements of the image the window moves by."""
     phase: Axis | None = None
     """What lies between neighbours along `lane` in the result, and is a part of the tile: none of `others`."""
+    kept: padding.Taps = ()
+    """The taps that are passed over where they read nothing but zeros around the image."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -74,6 +76,10 @@ def match(unit: Unit) -> Sketch | None:
     most = max(8, unit.target.vector_registers)
     places, own = extent(shape.lane), _lanes(unit, extent(shape.lane))
     wide, early = ceildiv(places, own), nest.starts_early(unit, places, own)
+    kept: padding.Taps = ()
+    if not early:  # a last tile that starts early would have tests in its sums
+        tiled = {"rows": shape.row, padding.WIDE: shape.lane}
+        unit, kept = padding.passing(unit, shape.image, shape.weight, tiled, model.LEAST_SKIPPED_IN_ROWS)
     high = 1 if shape.row is None else extent(shape.row)
     knobs = {
         **tile_knobs(shape.group, high, wide - early, most),
@@ -97,13 +103,19 @@ def match(unit: Unit) -> Sketch | None:
     # What the first-level cache does not hold of a group's image comes again for each tile of its channels.
     passing = image / model.bytes_a_cycle(group, unit.target) if group > first else 0.0
 
+    beside, written = [tuple(one for one in kept if (one.tap is shape.down) == down) for down in (False, True)]
+
+    def computed(columns: Columns) -> Any:
+        tile = {**columns, padding.WIDE: columns["vectors"] * own}
+        return padding.share(beside, tile) * np.where(columns["down"] == 1, 1.0, padding.share(written, tile))
+
     def cost(columns: Columns) -> Any:
-        steps = again * counted(unit.facts) * unit.facts.depth / size.taps.count
+        steps = again * counted(unit.facts) * unit.facts.depth / size.taps.count * computed(columns)
         computing = model.crossed(unit.target) * steps * size.cycles(columns)
         streaming = model.stream_cycles(unit) + (shape.group // columns["channels"] - 1) * passing
         return seconds(model.overlapped(computing, streaming) + copied, unit.target)
 
-    return Sketch("rows", knobs, lambda point: _apply(unit, shape, point), cost, size.legal)
+    return Sketch("rows", knobs, lambda point: _apply(unit, replace(shape, kept=kept), point), cost, size.legal)
 
 
 def tile_knobs(group: int, high: int, wide: int, registers: int) -> dict[str, tuple[int, ...]]:
@@ -364,9 +376,13 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     image = [*high, vector]
     weights = [*phases, channel]
     tile = [*image, *weights] if point["channels"] < point["rows"] * point["vectors"] else [*weights, *image]
-    reduce = dict(zip([axis.var for axis in unit.facts.reduce], sums.reduce_axis))
+    walked = dict(zip([axis.var for axis in unit.facts.block.axes if axis.kind == "reduce"], sums.reduce_axis))
+    reduce = {axis.var: walked[axis.var] for axis in unit.facts.reduce}
     if shape.down is not None and point["down"]:
         tile = [reduce.pop(shape.down.var), *tile]
+    taps = tuple(one for one in shape.kept if one.tap.var in reduce)
+    tiled = {**point, padding.WIDE: point["vectors"] * point["lanes"]}
+    padding.pass_over(sums, taps, reduce, shape.image.buffer.name, tiled)
     nest.unroll(sums, [loop for var, loop in reduce.items() if var in nest.taps_of(unit.facts, shape.phase)])
     sums.reorder(*rest, *reduce.values(), *tile, lane)
     nest.write_out(sums, *tile, lane)
