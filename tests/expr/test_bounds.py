@@ -190,3 +190,11 @@ def test_a_block_of_an_element_that_there_is():
         nest = SIZES.with_loop(yo, rounds).with_loop(yi, 16).with_loop(x, 2).with_loop(j, 4).with_condition(test < end)
         assert prove(yo * 16 + yi < blocks, nest)
         assert not prove(yo * 16 + yi < blocks - 1, nest)
+
+
+def test_whole_groups_of_elements_end_with_the_last_group():
+    """Three elements of each pair of places, of which there are as many as fit."""
+    nest = SIZES.with_loop(io, (n + 105) // 112).with_loop(ii, 7).with_loop(j, 3).with_loop(x, 2)
+    nest = nest.with_condition(io * 14 + ii * 2 + x < (n + 1) // 8)
+    assert prove(io * 21 + ii * 3 + j < (n + 9) // 16 * 3, nest)
+    assert not prove(io * 21 + ii * 3 + j < (n + 9) // 16 * 3 - 1, nest)

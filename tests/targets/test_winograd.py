@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +33,7 @@ from weft.plan.inline import inline_producers
 from weft.plan.planner import Unit
 from weft.schedule.facts import block_named, facts_of, names_of
 from weft.targets.cpu import model
-from weft.targets.cpu.algorithms import Convolution, alternatives, block_of, error_of, ranked_tiles
+from weft.targets.cpu.algorithms import Convolution, alternatives, error_of, ranked_tiles, strip_of
 from weft.targets.cpu.families import FAMILIES
 from weft.targets.cpu.sketches.winograd import BOTH, Sizes, default_point, match, register_tile
 from weft.targets.registry import find_target
@@ -506,11 +509,12 @@ def test_open_sizes(given, shapes):
 
 
 @pytest.mark.parametrize("height,width", [(1, 1), (3, 9), (8, 5)])
-def test_blocks_of_tiles_mean_the_same(height, width):
+@pytest.mark.parametrize("strip", [(1, 0), (2, 0), (0, 2), (0, 3)])
+def test_strips_of_tiles_mean_the_same(height, width, strip):
     x = te.placeholder((1, 2, height, width), name="x")
     u, w = te.placeholder((4, 4, 2, 3), name="u"), te.placeholder((3, 3, 2, 3), name="w")
-    made = winograd_tensors(x, u, w, sides_of(2, (3, 3)), ((1, 1), (1, 1)), (1, 3, height, width), block=(1, 2))
-    func = te.create_schedule(made.op, name="blocks").func
+    made = winograd_tensors(x, u, w, sides_of(2, (3, 3)), ((1, 1), (1, 1)), (1, 3, height, width), strip=strip)
+    func = te.create_schedule(made.op, name="strips").func
     image, weight = numbers(1, 2, height, width), numbers(3, 2, 3, 3, seed=1)
     out = np.zeros((1, 3, height, width), np.float32)
     arrays = {"x": image, "u": transform_weight(weight, 2), "w": direct_weight(weight), made.name: out}
@@ -522,8 +526,8 @@ def test_blocks_of_tiles_mean_the_same(height, width):
 @needs_lanes
 @pytest.mark.slow
 @pytest.mark.parametrize("last", [24, 32])
-def test_groups_of_blocks_end_with_the_image(last):
-    """Blocks side by side share a pass over the weights, and the last group has as many as there are."""
+def test_stretches_of_a_strip_end_with_the_image(last):
+    """Tiles of a stretch share a pass over the weights, and the last has as many as there are."""
     b = Builder("groups")
     x = b.input("x", (1, 32, te.var("h"), te.var("w")))
     weights = [
@@ -539,24 +543,75 @@ def test_groups_of_blocks_end_with_the_image(last):
         made, wanted = module(x), interpret_graph(graph, [x])[0]
         np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * max(np.abs(wanted).max(), 1))
     names = [str(t) for launch in module.specializations[0].launches for t in launch.kernel.tried]
-    assert any("winograd" in name and "blocks=1 " not in name and "blocks=" in name for name in names)
+    assert any("winograd" in name and "stretch=" in name for name in names)
 
 
-def test_blocks_fit_images_around_the_typical_one():
-    facts = Convolution(1, 64, 128, 12, 110)
-    down, across = block_of(facts, (12, te.var("w")), 4, NATIVE)
-    assert 3 % down == 0 and across > 1  # the height is known: nothing is computed beside it
-    assert block_of(Convolution(1, 64, 64, 2, 2), (te.var("h"), te.var("w")), 4, NATIVE) == [1, 1]
+STRIPS = """
+import sys
+import numpy as np
+from tests.fuzz import guard
+guard.install()
+from tests.ops.nodes import numbers
+from tests.targets import test_winograd as own
+from weft.compiler import compile
+from weft.compiler.kernels import build
+from weft.core.knobs import knobs
+from weft.graph.interpreter import interpret_graph
+from weft.targets.cpu.sketches import winograd
+dims, points = eval(sys.argv[1]), eval(sys.argv[2])
+for point in points:
+    winograd.default_point = lambda *_: {**point, "fetch": 16}
+    graph = own.open_model(dims=dims)
+    graph = graph.replace(outputs=[graph.nodes[0].outputs[0]], nodes=graph.nodes[:1])
+    build._CACHE.clear()
+    with knobs.override(sizes="open", cache=False):
+        module = compile(graph)
+    for size in (21, *range(1, 20, 1 if "h" not in dims else 3), 33, 64, 65):
+        shape = [d if isinstance(d, int) else size if d == "w" or "w" not in dims else size % 11 + 10 for d in dims]
+        x = guard.place(numbers(1, 16, *shape, seed=size))
+        made, wanted = module(x), interpret_graph(graph, [x])[0]
+        np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-4 * max(np.abs(wanted).max(), 1))
+    guard.check()
+    tried = module.specializations[0].launches[0].kernel.tried
+    assert any(t.name == "winograd" and t.point["stretch"] == point["stretch"] and not t.refused for t in tried), tried
+"""
+
+STRETCHES = [
+    {"threads_by_channels": 0, "stretch": 3, "rows": 5, "vectors": 1, "panels": 1},
+    {"threads_by_channels": 0, "stretch": 4, "rows": 8, "vectors": 2, "panels": 1},
+    {"threads_by_channels": 1, "stretch": 2, "rows": 3, "vectors": 2, "panels": 1},
+    {"threads_by_channels": 1, "stretch": 48, "rows": 11, "vectors": 1, "panels": 2},
+]
+"""Whole register tiles in a stretch or not, more or fewer of them than typical, threads over either."""
+
+
+@needs_lanes
+@pytest.mark.parametrize(
+    "dims", [(6, "w"), *(pytest.param(d, marks=pytest.mark.slow) for d in (("h", 12), ("h", "w")))]
+)
+def test_strips_are_right_for_every_size_and_read_nothing_beside_their_memory(dims):
+    command = [sys.executable, "-c", STRIPS, repr(dims), repr(STRETCHES)]
+    subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
+
+
+def test_strips_lie_along_the_open_side():
+    """What is known is cut evenly, so that nothing is computed beside it; of two open sides the width is followed."""
+    h, w = te.var("h"), te.var("w")
+    assert strip_of(Convolution(1, 64, 128, 12, 110), (12, w), 4) == [3, 0]
+    assert strip_of(Convolution(1, 64, 128, 110, 12), (h, 12), 4) == [0, 3]
+    assert strip_of(Convolution(1, 64, 64, 2, 2), (h, w), 4) == [1, 0]
+    down, across = strip_of(Convolution(1, 64, 64, 40, 300), (h, w), 4)
+    assert 0 < down <= 10 and not across
 
 
 @pytest.mark.parametrize(
     "name", ["aarch64-unknown-linux-gnu,cpu=neoverse-n1", "x86_64-unknown-linux-gnu,cpu=sapphirerapids"]
 )
 def test_threads_share_channels_where_an_image_has_few_blocks(name):
-    """Five blocks keep two threads busy for five sixths of the time; many do, and need no V in memory."""
+    """Few columns keep two threads busy for a part of the time; many do, and need no V in memory."""
     target = find_target(f"{name},cores=2")
     lanes = target.vector_bytes // 4
-    few, many = Sizes(1, 128, 256, 2, 2, 16, 3, 3, (1, 5)), Sizes(1, 32, 32, 4, 4, 36, 2, 4, (20, 20))
+    few, many = (Sizes(1, n, 2 * n, 4, 4, 36, 3, wide, 1, True) for n, wide in ((128, 3), (32, 80)))
     assert [default_point(sizes, target, lanes)["threads_by_channels"] for sizes in (few, many)] == [1, 0]
 
 
@@ -577,7 +632,7 @@ def test_plain_rows_of_an_open_width_are_turned_in_registers():
 
 @needs_lanes
 @pytest.mark.parametrize("height,tile", [(6, 2), (12, 4)])
-def test_blocks_of_an_open_image_have_the_tiles_that_they_read(monkeypatch, height, tile):
+def test_strips_of_an_open_image_have_the_tiles_that_they_read(monkeypatch, height, tile):
     """What two neighbouring tiles read in common is no tile more."""
     found = []
 
@@ -592,5 +647,5 @@ def test_blocks_of_an_open_image_have_the_tiles_that_they_read(monkeypatch, heig
         x = numbers(1, 16, height, 40, seed=1)
         np.testing.assert_allclose(module(x), interpret_graph(graph, [x])[0], rtol=0, atol=1e-4)
     (node,) = [n for n in module.specializations[0].graph.nodes if n.op == NAME]
-    assert node.attributes["tile"] == tile and found[-1].in_blocks
-    assert [found[-1].tall, found[-1].wide] == list(node.attributes["block"])
+    assert node.attributes["tile"] == tile and found[-1].in_strips and found[-1].is_across
+    assert [found[-1].tall, 0] == list(node.attributes["strip"])

@@ -136,8 +136,10 @@ class Compiled(ABC):
         return self.target.name
 
     def keep(self, key: Any, found: Specialization) -> None:
-        """Adds a compiled form, read from a file."""
+        """Adds a compiled form, made beside the calls or read from a file."""
         self._found[key] = found
+        if self._open is not None and isinstance(self._open.runner, Runner):
+            self._open.runner.settled.clear()  # among them are perhaps those of this form
 
     @property
     def bound_inputs(self) -> set[int]:
@@ -156,7 +158,7 @@ class Compiled(ABC):
 
     def _take(self, key: Any, form: Specialization) -> Specialization:
         """Keeps a form; those that were not used for longest go, where all of them would take too much memory."""
-        self._found[key] = form
+        self.keep(key, form)
         room = (knobs.forms_megabytes << 20) - sum(map(held_bytes, self._found.values()))
         while room < 0 and len(self._found) > 1:
             room += held_bytes(self._found.popitem(last=False)[1])

@@ -147,19 +147,21 @@ class Executor(Compiled):
             if self._open is not None and any(isinstance(s, RestStep) for s in self._open.runner.program.steps):
                 self._open.runner.run(arrays, get_threads())  # what waits for shapes is compiled now too
         if self._open is not None and (self._found or self.ranges or self._sizes == "open"):
-            self._wish(key, arrays)
+            if self._wish(key, arrays) and isinstance(self._open.runner, Runner):
+                self._open.runner.settle(arrays)
             return self._open
         return self._take(key, self._compile(arrays))
 
-    def _wish(self, key: Any, arrays: Sequence[Any]) -> None:
-        """Asks for a form of shapes that have come often enough, to be made beside the calls."""
+    def _wish(self, key: Any, arrays: Sequence[Any]) -> bool:
+        """Asks for a form of shapes that have come often enough, to be made beside the calls; True where there is
+        nothing to ask for any more."""
         if self._sizes != "background" or self._overrides or not self._sendable:
-            return
+            return True
         met = self._met[key] = self._met.pop(key, 0) + 1
         if len(self._met) > model.SHAPES_REMEMBERED:
             del self._met[next(iter(self._met))]
         if met != model.FORM_AFTER:
-            return
+            return met > model.FORM_AFTER
         shapes = self._shapes(arrays)
         sample = background.copies_of(arrays)
 
@@ -174,6 +176,7 @@ class Executor(Compiled):
         wish = background.Wish(lambda path: write_model(path, self), shapes, self.target.cores, read, give)
         if not background.ask(wish):
             self._met[key] = 0
+        return False
 
     @functools.cached_property
     def _sendable(self) -> bool:

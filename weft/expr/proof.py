@@ -375,8 +375,10 @@ class Prover(Linear):
     def search(self, p: Poly) -> bool:
         """The steps that may lead to a proof, in the order of how often they do."""
         if self.facts_first:
-            return self.by_extremum(p) or self.by_facts(p) or self.by_division(p) or self.by_elimination(p)
-        return self.by_extremum(p) or self.by_elimination(p) or self.by_facts(p) or self.by_division(p)
+            steps = (self.by_extremum, self.by_factor, self.by_facts, self.by_division, self.by_elimination)
+        else:
+            steps = (self.by_extremum, self.by_factor, self.by_elimination, self.by_facts, self.by_division)
+        return any(step(p) for step in steps)
 
     def by_extremum(self, p: Poly) -> bool:
         """Replaces a min or max by its sides: both must do where it could be either, one where it is a bound."""
@@ -451,6 +453,17 @@ class Prover(Linear):
         return False
 
     # ---------------------------------------------------------------------------------------------------- conditions
+
+    def by_factor(self, p: Poly) -> bool:
+        """Divides by the factor of a quotient: c*B + S is not negative where B is at least -S // c, rounded up."""
+        for key, factor in p[0].items():
+            c = abs(factor)
+            if type(key) is FloorDiv and c > 1:
+                whole = {other: value // c for other, value in p[0].items() if value % c == 0}
+                low, _ = self.interval_of(({other: value for other, value in p[0].items() if value % c}, p[1]))
+                if low is not None and len(whole) > 1 and self.nonneg((whole, low // c)):
+                    return True
+        return False
 
     def proves(self, e: Any) -> bool:
         """Whether a bool expression always holds."""

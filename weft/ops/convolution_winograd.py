@@ -2,7 +2,7 @@
 
     WinogradConv(x, u, w, bias?)  tile=m, pads=[top, left, bottom, right], less than half a window   domain "weft"
                                   strides=[down, across], 1 where there is one tap
-                                  block=[tiles down, tiles across], for images of open size
+                                  strip=[tiles down, 0] or [0, tiles across], for images of open size
 
 `u` is the transformed weight G g Gᵀ, of shape (t, t, channels in, channels out) with t = s (m - 1) + r, which a pass
 makes from a constant weight when a model is compiled (`transform_weight`); `w` is that weight itself, as (r, r,
@@ -377,31 +377,41 @@ def _chosen(index: Expr, rows: Sequence[Row], write: Callable[[Row], Expr]) -> E
 
 
 class _Tiles(NamedTuple):
-    """How tiles are numbered: by images, and in each by their place. An image of open size is cut into blocks of
-    `tall` × `wide` tiles, which are two more axes of images; any other is one block."""
+    """How tiles are numbered: by images, and in each by their place, row by row. An image of open size is cut into
+    strips of `tall` or `wide` tiles, one more axis of images, along the other side, where any number of tiles follow
+    each other: down a strip row by row, across it column by column, so that a strip ends with its last tile."""
 
     sides: Sequence[Side]
     tall: Any
     wide: Any
     images: tuple[Any, ...]
     """The extents of the axes of images."""
+    across: bool = False
+    """Whether strips lie across the image."""
 
     @property
     def count(self) -> Any:
-        """Tiles of a block."""
+        """Tiles of an image, or of a strip."""
         return self.tall * self.wide
 
     def first(self, images: Sequence[Expr]) -> tuple[Any, Any]:
-        """The first row and column of a block, in tiles."""
-        return (images[1] * self.tall, images[2] * self.wide) if len(images) == 3 else (0, 0)
+        """The first row and column of a strip, in tiles."""
+        if len(images) == 1:
+            return 0, 0
+        return (images[1] * self.tall, 0) if self.across else (0, images[1] * self.wide)
+
+    def place(self, p: Any) -> tuple[Any, Any]:
+        """The row and the column of a tile."""
+        return (p % self.tall, p // self.tall) if self.across else (p // self.wide, p % self.wide)
 
     def of(self, n: Expr, h: Expr, w: Expr | int) -> tuple[Expr, ...]:
         """Where the tile of an element stands."""
         down, across = (side.tile for side in self.sides)
         if len(self.images) == 1:
             return n, h // down * self.wide + w // across
-        rows, columns = self.tall * down, self.wide * across
-        return n, h // rows, w // columns, h % rows // down * self.wide + w % columns // across
+        if self.across:
+            return n, h // (self.tall * down), w // across * self.tall + h % (self.tall * down) // down
+        return n, w // (self.wide * across), h // down * self.wide + w % (self.wide * across) // across
 
 
 def winograd_tensors(
@@ -411,18 +421,19 @@ def winograd_tensors(
     sides: Sequence[Side],
     pads: Pads,
     out: Sequence[Dim],
-    block: Sequence[int] = (),
+    strip: Sequence[int] = (),
 ) -> te.Tensor:
     """The convolution as a tensor expression, in the accumulator's type. The tiles of an image are one axis.
 
-    An image of open size is computed in blocks of `block` tiles, the last ones beyond its end.
+    An image of open size is computed in strips of so many tiles down, or across where that is not 0.
     """
     batch, _, *spatial = dims_of(x)
     found = sides[1].matrices
-    if block:
-        blocks = [divided(n, k * side.tile, up=True) for n, k, side in zip(out[2:], block, sides)]
-        tiles = _Tiles(sides, block[0], block[1], (batch, *blocks))
-        padded = _blocks_of(x, tiles, pads)
+    if strip:
+        strips = [divided(n, max(k, 1) * side.tile, up=True) for n, k, side in zip(out[2:], strip, sides)]
+        counts = [k or n for k, n in zip(strip, strips)]
+        tiles = _Tiles(sides, counts[0], counts[1], (batch, strips[int(strip[0] == 0)]), strip[0] > 0)
+        padded = _strips_of(x, tiles, pads)
     else:
         counts = [-(-n // side.tile) for n, side in zip([*numbers_in(out[2:]), 1], sides)]
         tiles = _Tiles(sides, counts[0], counts[1], (batch,))
@@ -450,12 +461,12 @@ def _place(at: At) -> tuple[Expr, Any]:
     return at[0], at[1] if len(at) == 2 else te.const(0, at[0].dtype)
 
 
-def _blocks_of(x: te.Tensor, tiles: _Tiles, pads: Pads) -> te.Tensor:
-    """An image in blocks, each with the border that its tiles read: (*images, channels, rows, columns)."""
+def _strips_of(x: te.Tensor, tiles: _Tiles, pads: Pads) -> te.Tensor:
+    """An image in strips, each with the border that its tiles read: (*images, channels, rows, columns)."""
     down, across = tiles.sides
 
-    def body(n: Expr, y: Expr, z: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
-        top, left = tiles.first((n, y, z))
+    def body(n: Expr, y: Expr, c: Expr, i: Expr, j: Expr) -> Expr:
+        top, left = tiles.first((n, y))
         return _element(x, (n, c, top * down.pitch + i - pads[0][0], left * across.pitch + j - pads[1][0]))
 
     shape = (*tiles.images, dims_of(x)[1], down.reach(tiles.tall), across.reach(tiles.wide))
@@ -471,7 +482,8 @@ def _transformed(padded: te.Tensor, u: te.Tensor, tiles: _Tiles) -> te.Tensor:
 
     def given(at: At, c: Expr, i: int, j: Expr) -> Expr:
         *images, p = at
-        place = (p // tiles.wide * down.pitch + i, p % tiles.wide * across.pitch + j)
+        row, column = tiles.place(p)
+        place = (row * down.pitch + i, column * across.pitch + j)
         return padded[(*images, c, *place[: 1 if line else 2])].astype(kind)
 
     def rows_at(a: Expr, j: Expr, *at: Expr) -> Expr:
@@ -519,7 +531,7 @@ def _uneven(x: te.Tensor, tiles: _Tiles, pads: Pads, out: Sequence[Dim]) -> te.T
     def body(*at: Expr) -> Expr:
         *images, p = at
         n, (top, left) = images[0], tiles.first(images)
-        row, column = p // tiles.wide + top, p % tiles.wide + left
+        row, column = (place + start for place, start in zip(tiles.place(p), (top, left)))
         rows = [tall.around(row, j) for j in range(tall.reach)]
         columns = [wide.around(column, j) for j in range(wide.reach)]
         around = joined(te.maximum, n, rows, columns)
@@ -555,9 +567,9 @@ def _element(x: te.Tensor, at: tuple[Expr, ...]) -> Expr:
 
 
 def _compute(c: Compute, x: te.Tensor, u: te.Tensor, w: te.Tensor, bias: te.Tensor | None = None) -> te.Tensor | None:
-    block, taps = [int(n) for n in c.get("block") or ()], sizes_of(w)[:2]
+    strip, taps = [int(n) for n in c.get("strip") or ()], sizes_of(w)[:2]
     pads = _padding(c, len(dims_of(x)), taps)
-    return finish(c, winograd_tensors(x, u, w, _sides(c, taps), pads, c.out_dims(), block), bias)
+    return finish(c, winograd_tensors(x, u, w, _sides(c, taps), pads, c.out_dims(), strip), bias)
 
 
 register(

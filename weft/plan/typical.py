@@ -155,11 +155,13 @@ class _Replay:
                     form = linear(block.bindings[at]).terms
                     own = [loop for loop in around[first:] if loop.var in form and loop.var not in summed]
                     tile = math.prod(int_value(loop.extent) or 1 for loop in own)
+                    tiles = [loop for loop in around[:first] if form.get(loop.var) == tile]
+                    # Of a stretch with a known number of tiles those that there are not are passed over as a whole.
+                    is_known = any(int_value(loop.extent) is not None for loop in tiles)
                     with self.schedule.attempt("whole tiles") as done:
-                        self.schedule.apply("overrun", block=block.name, axis=at, tile=tile)
-                    for loop in around[:first] if done else ():
-                        if form.get(loop.var) == tile:
-                            self.schedule.apply("annotate", target=loop.var.name, key=TILES, value=tile)
+                        self.schedule.apply("overrun", block=block.name, axis=at, tile=0 if is_known else tile)
+                    for loop in tiles if done else ():
+                        self.schedule.apply("annotate", target=loop.var.name, key=TILES, value=tile)
 
 
 def with_sizes(func: Func, numbers: Mapping[Var, Expr]) -> tuple[Func, dict[Buffer, Buffer]]:

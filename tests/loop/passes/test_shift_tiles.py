@@ -133,6 +133,33 @@ def test_tiles_that_add_do_what_is_left_over_once(n):
     np.testing.assert_allclose(made, 1 + a.sum(axis=0), rtol=1e-5, atol=1e-5)
 
 
+STRETCHES = """
+func f(A: float32[(n + 17)//18*20], B: float32[(n + 17)//18, 18]):
+    for s in range((n + 17) // 18):
+        for o in range(5) @{"whole_tiles": 4}:
+            allocate C: float32[4] local:
+                for i in range(4) unrolled:
+                    if s * 9 + o * 2 < (n + 1) // 2:
+                        C[i] = A[s * 18 + o * 4 + i]
+                for j in range(4) unrolled:
+                    if s * 18 + o * 4 + j < (n + 1) // 2 * 2 and o * 4 + j < 18:
+                        B[s, o * 4 + j] = C[j]
+"""
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 7, 17, 18, 19, 20, 33, 36, 37])
+def test_a_stretch_of_tiles_ends_with_what_is_open(n):
+    """A loop of a known length has as many tiles as there are: of each stretch of 18, and of what there is in all."""
+    func = shift_tiles(parse_func(STRETCHES))
+    assert "let o_start = min(o*4, min(min((n + 1)//2*2 - s*18, 18), 20) - 4)" in repr(func)
+    stretches = -(-n // 18)
+    a, made = np.arange(stretches * 20, dtype="f4"), np.full((stretches, 18), -1, "f4")
+    interpret(func, a, made, sizes={"n": n})
+    plain = np.full((stretches, 18), -1, "f4")
+    interpret(parse_func(STRETCHES), a, plain, sizes={"n": n}, check=False)
+    np.testing.assert_array_equal(made, plain)
+
+
 def test_tiles_that_read_others_results_stay():
     assert "_start" not in repr(shift_tiles(parse_func(ADDING.replace("B[o * 12 + j] + C", "B[n - 1] + C"))))
 

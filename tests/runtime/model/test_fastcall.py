@@ -96,14 +96,19 @@ def test_the_short_way_of_all_sizes_is_left_where_it_does_not_lead() -> None:
         out = np.empty_like(given[0])
         np.testing.assert_array_equal(module(*given, out=out), out)
         np.testing.assert_array_equal(module(given[0][::-1], given[1].tolist()), given[0][::-1] + given[1])
-    short = module._fast
+    short, (form,) = module._fast, module.specializations
+    assert set(form.runner.settled) == {((size, 4), (size, 4)) for size in (1, 3, 7)}
     assert short is not None and short(given, 1, None) is not None
+    opened = form.runner.fast([value.type for value in module._executor.signature.inputs])
+    assert opened is not None and opened(given, 1, None) is not None and opened(given, 1, [out]) is None
+    assert opened([given[0], given[1].astype(float)], 1, None) is None
+    assert opened([one[:2] for one in given], 1, None) is None
     assert short([given[0].tolist(), given[1]], 1, None) is None
     with pytest.raises(ArgumentError, match=r"range\(1, 9\)"):
         module(*(np.zeros((9, 4), np.float32) for _ in range(2)))
     own = weft.compile(graph, shapes={"x": (3, 4), "y": (3, 4)}).specializations[0]
     module._executor.keep(bound_key(given, ()), own)
-    assert own.runner._fast is None
+    assert own.runner._fast is None and not form.runner.settled
     np.testing.assert_array_equal(module(*given), given[0] + given[1])
     assert own.runner._fast is not None and module._fast is short
     with pytest.warns(SizeWarning):

@@ -115,15 +115,21 @@ Undecided = Planned | View | OnHost | Rest
 """An item before anything is compiled."""
 
 
-def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Undecided]:
-    """What runs where, in order; nothing is compiled."""
-    items: list[Undecided] = []
+def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler) -> list[Item | Undecided]:
+    """What runs where, in order. Kernels of a processor are made beside while further programs are built: but those of
+    Concats, which may need none, and where the host may see values that are laid out here."""
+    items: list[Item | Undecided] = []
+    early = compiler.target.spec.device is None
+    early &= not compiler.layouts or not any(group.kind == "host" for group in groups)
     compiler.often_zero = often_zero(graph)
     sizes = compiler.sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
         views = _view_items(group, sizes, compiler.layouts)
         made = views or _planned(group.nodes, group.outputs, graph.constants, compiler)
-        items.extend(made)
+        for item in made:
+            is_sure = early and isinstance(item, Planned) and not joins(_as_group(item))
+            items += _compiled(item, graph.constants, compiler) if is_sure and isinstance(item, Planned) else [item]
+        progress(position, len(groups))
         on_host = [item.node for item in made if isinstance(item, OnHost)]
         check_operands(on_host)
         unknown = [value for node in on_host for value in node.outputs if not follows(value.type, sizes)]
@@ -135,7 +141,7 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
 
 
 def compile_items(
-    items: Sequence[Undecided],
+    items: Sequence[Item | Undecided],
     constants: Mapping[Value, Array],
     compiler: KernelCompiler,
     found: Mapping[Value, Join] | None = None,
@@ -176,12 +182,12 @@ def _worth_waiting(rest: Sequence[Node], unknown: Sequence[Value]) -> bool:
     return any(not v.is_static for node in rest for v in (*node.outputs, *(i for i in node.inputs if i is not None)))
 
 
-def _undone(whole: Graph, items: Sequence[Undecided]) -> Graph:
+def _undone(whole: Graph, items: Sequence[Item | Undecided]) -> Graph:
     """The nodes of a graph that its outputs still need after some items."""
     made: set[Value] = {*whole.inputs, *whole.constants}
     for item in items:
-        if isinstance(item, (Planned, OnHost)):
-            made.update(item.writes if isinstance(item, Planned) else item.node.outputs)
+        if isinstance(item, (Planned, Launch, OnHost)):
+            made.update(item.node.outputs if isinstance(item, OnHost) else item.writes)
         elif isinstance(item, View):
             made.add(item.output)
     needed = {value for value in whole.outputs if value not in made}
@@ -420,7 +426,7 @@ def find_joins(graph: Graph, items: Sequence[Item | Undecided], compiler: Kernel
             seen.update(v for node in item.nodes if has(node, "updates") for v in (*reads(node), *node.outputs))
     for item in items:
         planned = item.planned if isinstance(item, Join) else item
-        if isinstance(planned, Planned) and joins(Group(planned.nodes, (), planned.writes, "injective", None)):
+        if isinstance(planned, Planned) and joins(_as_group(planned)):
             parts, output = _parts(planned, compiler), planned.writes[0]
             if parts and not seen & {*parts, output} and not inside & {*parts} and made >= {*parts}:
                 found[output] = Join(parts, output, planned)
@@ -430,6 +436,10 @@ def find_joins(graph: Graph, items: Sequence[Item | Undecided], compiler: Kernel
         if isinstance(planned, (Planned, Launch)):
             made.update(planned.writes)
     return found
+
+
+def _as_group(planned: Planned) -> Group:
+    return Group(planned.nodes, (), planned.writes, "injective", None)
 
 
 def _parts(planned: Planned, compiler: KernelCompiler) -> dict[Value, int]:

@@ -18,7 +18,8 @@ are; of memory that a tile has for itself, each element has its place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Collection, Sequence
 
 from weft.core import model
 from weft.core.dtypes import INDEX
@@ -48,8 +49,8 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import children, uses_any, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Stmt, Store, seq
-from weft.loop.passes.support import Names, linear, make_if
-from weft.loop.visit import Mutator, child_exprs, walk_exprs, walk_stmts
+from weft.loop.passes.support import Names, conjuncts, linear, make_if
+from weft.loop.visit import Mutator, child_exprs, child_stmts, walk_exprs, walk_stmts
 
 NOTE = "whole_tiles"
 """The note on a loop over tiles: how many elements each has."""
@@ -99,8 +100,7 @@ class _Loops(Mutator):
         if repeats is None:
             return s
         shift = _Shift(s, tile, Var(self.names.fresh(f"{s.var.name}_start")))
-        end = shift.end
-        if end is None:
+        if shift.end is None:
             return s
         made = shift.stmt(s.body)
         if not shift.find_places(made) or not all(map(shift.is_of_elements, walk_stmts(made))):
@@ -110,8 +110,10 @@ class _Loops(Mutator):
             shift.keeps_tests = True
             return s if len(sizes) == 1 else self.once(s, made, shift.stmt(s.body), shift, sizes, index_expr(0))
         whole = self.in_tiles(s.replace(body=made), shift, sizes, index_expr(0))
-        few = s.replace(body=_Shorter(shift, sizes[-1]).stmt(s.body), annotations={**notes, "partition": False})
-        return If(less_equal(index_expr(sizes[-1]), end), whole, few)
+        rounds = s.extent if int_value(s.extent) is None else index_expr(1)
+        body = _Shorter(shift, sizes[-1]).stmt(s.body)
+        few = s.replace(extent=rounds, body=body, annotations={**notes, "partition": False})
+        return If(less_equal(index_expr(sizes[-1]), shift.end), whole, few)
 
     def in_tiles(self, s: For, shift: _Shift, sizes: Sequence[int], done: Expr) -> Stmt:
         """What is not done yet, in tiles of the first size, and what those leave over in the others, one of each."""
@@ -144,7 +146,8 @@ class _Loops(Mutator):
 
 
 class _Shift(Mutator):
-    """Tiles from another start on. `end` is where the tests end that hold there; None where that is not clear."""
+    """Tiles from another start on. `end` is where the tests end that hold there, or the loop, counted from where its
+    first tile starts; None where that is not clear."""
 
     def __init__(self, loop: For, tile: int, start: Var) -> None:
         self.loop, self.tile, self.start, self.keeps_tests = loop, tile, start, False
@@ -153,18 +156,43 @@ class _Shift(Mutator):
         """The loops over the elements of a tile, each with what an element is: i, or o * 4 + i."""
         self.places: set[tuple[Buffer, int]] = set()
         """The axes of a tile's own memory along which its elements lie."""
-        ends = [self.limit(e.b, e.a) for e in walk_exprs(loop.body, LT) if isinstance(e, LT)]
-        self.end: Expr | None = next((end for end in ends if end is not None), None)
-        if self.end is not None and not structural_equal(simplify(ceildiv(self.end, tile)), simplify(loop.extent)):
+        self.tested = self.find_ends()
+        """Where the tests end, each of which stands beside the others."""
+        self.end, count = (functools.reduce(least, self.tested) if self.tested else None), int_value(loop.extent)
+        if self.end is not None and count is not None and int_value(self.end) is None:
+            self.end = least(self.end, index_expr(count * tile))
+        elif not any(structural_equal(simplify(ceildiv(end, tile)), simplify(loop.extent)) for end in self.tested):
             self.end = None
 
+    def find_ends(self) -> list[Expr]:
+        """The ends that hold for each value that a tile stores for others, or where those have different ones the first
+        that is found."""
+        own = {s.buffer for s in walk_stmts(self.loop.body) if isinstance(s, Allocate)}
+        stored = [self.distinct(tests) for tests in _tests_of_stores(self.loop.body, own, [])]
+        alike = [len(one) == len(stored[0]) and all(map(structural_equal, one, stored[0])) for one in stored]
+        if stored and stored[0] and all(alike):
+            return stored[0]
+        return self.distinct(list(walk_exprs(self.loop.body, LT)))[:1]
+
+    def distinct(self, tests: Sequence[Expr]) -> list[Expr]:
+        """The ends that comparisons tell, each once."""
+        found: dict[str, Expr] = {}
+        for e in tests:
+            end = self.limit(e.b, e.a) if isinstance(e, LT) else None
+            found.update({} if end is None else {repr(end): end})
+        return [found[text] for text in sorted(found)]
+
     def limit(self, high: Expr, low: Expr) -> Expr | None:
-        """`high`, where `low` is an element of a tile."""
-        form = linear(low)
-        if form.terms.get(self.loop.var) != self.tile or uses_any(high, {self.loop.var, *self.inner}):
+        """How far `high` is from where the first tile starts, where `low` is an element of a tile."""
+        form, own = linear(low), {self.loop.var, *self.inner}
+        if form.terms.get(self.loop.var) != self.tile or form.constant or uses_any(high, own):
             return None
-        rest = form.without(self.loop.var)
-        return simplify(high) if not rest.constant and self.is_element(rest.terms) else None
+        inside = {v: n for v, n in form.terms.items() if v is not self.loop.var and uses_any(v, own)}
+        if not self.is_element(inside):
+            return None
+        for v, n in form.terms.items():
+            high = high if v is self.loop.var or v in inside else sub(high, mul(v, index_expr(n)))
+        return simplify(high)
 
     def is_element(self, terms: dict[Expr, int]) -> bool:
         """Whether a sum of loops is an element of a tile; those are then loops over elements."""
@@ -234,11 +262,24 @@ class _Shift(Mutator):
     def is_end(self, high: Expr, low: Expr, less: int) -> bool:
         """Whether `high` is so much less than the end, and `low` an element of a tile."""
         found = self.limit(high, low)
-        return found is not None and self.end is not None and int_value(simplify(sub(self.end, found))) == less
+        return found is not None and any(int_value(simplify(sub(end, found))) == less for end in self.tested)
+
+    def starts_before(self, high: Expr, low: Expr) -> bool:
+        """Whether a comparison says that a tile starts before the end, perhaps both by a common factor less."""
+        form, own = linear(low), {self.loop.var, *self.inner}
+        step = form.terms.get(self.loop.var, 0)
+        if step < 1 or self.tile % step or uses_any(high, own):
+            return False
+        others = form.without(self.loop.var)
+        if any(uses_any(v, own) for v in others.terms):
+            return False
+        found = mul(sub(high, sub(low, mul(self.loop.var, index_expr(step)))), index_expr(self.tile // step))
+        return any(int_value(simplify(sub(end, found))) == 0 for end in self.tested)
 
     def visit_LT(self, e: LT) -> Expr:
         """A test of the end."""
-        return TRUE if not self.keeps_tests and self.is_end(e.b, e.a, 0) else self.generic(e)
+        holds = not self.keeps_tests and (self.is_end(e.b, e.a, 0) or self.starts_before(e.b, e.a))
+        return TRUE if holds else self.generic(e)
 
     def visit_Min(self, e: Min) -> Expr:
         """The last element instead of one behind it."""
@@ -271,6 +312,16 @@ class _Shorter(Mutator):
     def visit_For(self, s: For) -> Stmt:
         """A loop over elements."""
         return s.replace(body=self.stmt(s.body), extent=self.size if s.var in self.elements else s.extent)
+
+
+def _tests_of_stores(s: Stmt, own: Collection[Buffer], tests: Sequence[Expr]) -> list[Sequence[Expr]]:
+    """For each store into a buffer that is not a tile's own, the tests around it."""
+    if isinstance(s, Store):
+        return [] if s.buffer in own else [tests]
+    if isinstance(s, If):
+        made = _tests_of_stores(s.then, own, [*tests, *conjuncts(s.condition)])
+        return made if s.otherwise is None else [*made, *_tests_of_stores(s.otherwise, own, tests)]
+    return [one for child in child_stmts(s) for one in _tests_of_stores(child, own, tests)]
 
 
 def _may_repeat(body: Stmt) -> bool | None:

@@ -23,6 +23,13 @@ For y = a + w the source is
         if code: raise fault(code)
         return [o0]
 
+and where sizes are open, for shapes whose numbers are known, instead of the test of the shape and of what follows it
+
+        found = settled.get((a0.shape, ))
+        if found is None or out is not None: return None
+        sizes, slots, room = found
+        o0 = empty_array((sizes[0], ), do0)
+
 Whether arrays meet is a question for each pair of them, and a decoder has dozens: it is asked again only when one of
 them lies elsewhere. `fast` may run in several threads at once: what it changes is its own, a list's `pop` and `append`,
 or one reference.
@@ -56,13 +63,13 @@ ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
 def is_direct(program: Program) -> bool:
     """Whether a call of the program is at most one native call, and nothing on the host."""
     steps = program.steps
-    return program.numbers is None and len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
+    return len(steps) <= 1 and all(isinstance(step, NativeStep) for step in steps)
 
 
 def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
     """The function described above, for weights at these addresses.
 
-    `scope` gives arenas, new_arena, keep_arena, entry and fault.
+    `scope` gives arenas, new_arena, keep_arena, entry and fault, and for open sizes large_arena and what is settled.
     """
     scope = {**scope, "ndarray": np.ndarray, "empty": np.empty, "head": ArrayHead.from_address}
     scope["empty_array"] = empty_array
@@ -120,13 +127,8 @@ def step_call(step: NativeStep, weights: Sequence[int], own: Collection[int]) ->
     lines = []
     for number, kind in step.makes:
         scope[f"d{number}"] = kind.numpy
-        if number in step.shapes:
-            sizes = "".join(f"{d}, " if d >= 0 else f"sizes[{~d}], " for d in step.shapes[number])
-            new = f"empty_array(({sizes}), d{number})"
-        else:
-            scope[f"s{number}"] = kind.static
-            is_large = math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED
-            new = f"{'empty_array' if is_large else 'empty'}(s{number}, d{number})"
+        scope[f"s{number}"] = None if number in step.shapes else kind.static
+        new = _new(kind, step.shapes.get(number), f"s{number}", f"d{number}")
         lines.append(f"v{number} = values[{number}] = {new} if {number} not in given else given[{number}]")
     made = {number for number, _ in step.makes}
     for number in dict.fromkeys(n for kind, n in step.bases if kind == "value" and n not in made):
@@ -178,12 +180,14 @@ class _Writer:
         self.names: dict[int, str] = {number: f"a{at}" for at, number in enumerate(program.inputs)}
         self.made = {number: f"o{at}" for at, (number, _) in enumerate(self.makes)}
         self.names.update(self.made)
+        self.is_open = program.numbers is not None
         for name, kind in self._kinds():
             scope[f"d{name}"] = kind.numpy
-            scope[f"s{name}"] = kind.static
+            scope[f"s{name}"] = None if kind.shape is None or not kind.is_static else kind.static
         outputs, scope["nothing"] = program.outputs, (object(),) * len(self.makes)  # what no caller has
         self.takes_outputs = bool(outputs) and sorted(outputs) == sorted(self.made)
-        pairs = [(self.names[given], self.names[made]) for given, made in program.updates if self.takes_outputs]
+        may_update = self.takes_outputs and not self.is_open
+        pairs = [(self.names[given], self.names[made]) for given, made in program.updates if may_update]
         self.both = {given: made for given, made in pairs if given in self._used()}
         """The output that the caller may give an input for, to update it."""
 
@@ -196,9 +200,15 @@ class _Writer:
         if self.both:
             names = _tuple(self.made[number] for number in self.program.outputs)
             lines.append(f"{names} = out if out and len(out) == {len(self.made)} else nothing")
-        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE, self.both.get(f"a{at}"))]
+        shaped = not self.is_open
+        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE, self.both.get(f"a{at}"), shaped)]
         lines += [f"if {' or '.join(tests)}: return None"] if tests else []
         used = [name for name in self._used() if name not in self.made.values()]
+        if self.is_open:
+            lines.append(f"found = settled.get(({_tuple(f'a{at}.shape' for at in range(count))}))")
+            lines += ["if found is None or out is not None: return None", "sizes, slots, room = found"]
+            lines += [*self._places(used), *self._new_outputs()]
+            return [*lines, *self._call(), f"return [{', '.join(self._results())}]"]
         lines += self._places(used)
         lines += ["if out is None:", *(f"    {line}" for line in self._new_outputs())]
         lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
@@ -214,9 +224,9 @@ class _Writer:
         return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
 
     def _new_outputs(self) -> list[str]:
-        large = [math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED for _, kind in self.makes]
-        calls = ["empty_array" if one else "empty" for one in large]
-        lines = [f"o{at} = {call}(so{at}, do{at})" for at, call in enumerate(calls)]
+        shapes = self.step.shapes if self.step else {}
+        news = [_new(kind, shapes.get(number), f"so{at}", f"do{at}") for at, (number, kind) in enumerate(self.makes)]
+        lines = [f"o{at} = {new}" for at, new in enumerate(news)]
         return [*lines, *self._places(self.made.values())] or ["pass"]
 
     def _places(self, names: Iterable[str]) -> list[str]:
@@ -248,7 +258,9 @@ class _Writer:
     def _call(self) -> list[str]:
         assert self.step is not None
         call = f"code = entry({self._bases()}, threads)"
-        if any(kind == "arena" for kind, _ in self.step.bases):
+        if self.is_open:
+            call = "\n    ".join(["arena = large_arena(room)", "first = arena[0]", call, "keep_arena(arena)"])
+        elif any(kind == "arena" for kind, _ in self.step.bases):
             take = ["try: arena = arenas.pop()", "except IndexError: arena = new_arena()"]
             call = "\n    ".join([*take, call, "keep_arena(arena)"])
         return [call, "if code: raise fault(code)"]
@@ -258,9 +270,8 @@ class _Writer:
         return _packed(self.step.bases, self.weights, self.scope, self._address)
 
     def _address(self, kind: str, number: int) -> str:
-        if kind == "arena":
-            return "arena[0]"
-        return f"p{self.names[number]}"
+        others = {"arena": "arena[0]", "slot": f"first + slots[{number}]", "size": f"sizes[{number}]"}
+        return others[kind] if kind in others else f"p{self.names[number]}"
 
     def _results(self) -> list[str]:
         """The outputs; what is passed on, or returned twice, is copied as the long way does."""
@@ -280,9 +291,19 @@ def _tuple(names: Iterable[str]) -> str:
     return "".join(f"{name}, " for name in names)
 
 
-def _tests(name: str, flags: int, twin: str | None = None) -> list[str]:
+def _new(kind: ArrayType, shape: Sequence[int] | None, known: str, dtype: str) -> str:
+    """Source of a new array: of the `known` shape, or of one with sizes of the call, as in `NativeStep.shapes`."""
+    if shape is not None:
+        sizes = "".join(f"{d}, " if d >= 0 else f"sizes[{~d}], " for d in shape)
+        return f"empty_array(({sizes}), {dtype})"
+    is_large = math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED
+    return f"{'empty_array' if is_large else 'empty'}({known}, {dtype})"
+
+
+def _tests(name: str, flags: int, twin: str | None = None, shaped: bool = True) -> list[str]:
     """Tests that an array does not pass; what is the same object as its twin is tested as that."""
     # Types are equal that are not the same object: those of arrays that another process sent.
     other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
     made = [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]
+    made = made if shaped else [made[0], made[1], made[3]]
     return made if twin is None else [f"{name} is not {twin} and ({' or '.join(made)})"]

@@ -198,7 +198,7 @@ class Module:
         if opened is None or any(kind.dtype == "string" or kind.shape is None for kind in types):
             self._fast = own
         elif self._warned or not opened.host_nodes:
-            self._fast = _by_sizes(executor, types, fitting(tuple(types)), own)
+            self._fast = _by_sizes(executor, types, opened.runner.fast(types), own)
 
     def _bind(self, feeds: Mapping[str, Any]) -> tuple[list[Any], bool]:
         names = [port.name for port in self.inputs]
@@ -321,19 +321,22 @@ def port_of(value: Any) -> Port:
 
 
 def _own(runner: Any, types: Sequence[Any], arrays: Sequence[Any]) -> Fast | None:
-    """The short way of a form for just the sizes of these arrays."""
+    """The short way of a form for just the sizes of these arrays; None for the form for all sizes."""
     if isinstance(runner, OpenSizes):
         return None
     found: Fast | None = runner.fast([ArrayType(kind.dtype, array.shape) for kind, array in zip(types, arrays)])
     return found
 
 
-def _by_sizes(executor: Any, types: Sequence[Any], fits: Callable[[Sequence[Any]], bool], first: Fast | None) -> Fast:
-    """The short way of a model with open sizes, for arrays that fit: that of one form (`first`), if it takes them, else
-    of the form that they have, which may be the one for all sizes."""
+def _by_sizes(executor: Any, types: Sequence[Any], opened: Fast | None, first: Fast | None) -> Fast:
+    """The short way of a model with open sizes, for arrays that fit: that of one form (`first`), if it takes them, or
+    of the form for all sizes (`opened`), where no other may come; else of the form that they have."""
+    fits = fitting(tuple(types))
 
     def fast(arrays: Sequence[Any], threads: int, out: Sequence[Any] | None) -> list[Any] | None:
         made = None if first is None else first(arrays, threads, out)
+        if made is None and opened is not None:
+            made = opened(arrays, threads, out)
         if made is not None or out is not None or not fits(arrays):
             return made
         executor.check_ranges(arrays)

@@ -66,8 +66,11 @@ class NativeRunner:
         self._first: list[Any] = [program.constants.get(number) for number in range(program.count)]
         finished = [[n for n in numbers if n not in program.constants] for numbers in program.last_use]
         self._steps = list(zip(program.steps, finished))
-        self._only: NativeStep | None = None
         self._promised: dict[int, list[tuple[int, Sequence[int]]]] = {}
+        self._known: dict[Any, Found | None] = {}
+        """What was found for shapes that were met, where sizes are open; None where the graph does not take them."""
+        self.settled: dict[Any, Found] = {}
+        """The same for shapes that no other form answers: a short call takes those."""
 
     def fast(self, types: Sequence[ArrayType]) -> Fast | None:
         """The short way of a call for inputs of these types (always the same ones); None where there is none."""
@@ -78,10 +81,18 @@ class NativeRunner:
     def _make_fast(self, types: Sequence[ArrayType]) -> Fast:
         steps = [step for step in self.program.steps if isinstance(step, NativeStep)]
         scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self.give_arena}
+        scope.update(settled=self.settled, large_arena=self._large_arena)
         # The function may outlive the runner: it holds the engine and the weights too.
         scope.update(entry=steps[0].entry if steps else None, alive=(self._engine, self.program))
         scope["fault"] = functools.partial(fault, steps[0].kernels if steps else [])
         return fast_call(self.program, types, self._addresses, scope)
+
+    def settle(self, arrays: Sequence[Any]) -> None:
+        """Calls with such shapes go the short way from now on, without asking which form answers them."""
+        shapes = tuple([getattr(array, "shape", None) for array in arrays])
+        found = self._known.get(shapes)
+        if found is not None:
+            self.settled[shapes] = found
 
     def run(self, arrays: Sequence[Any], threads: int, out: Sequence[Array | None] | None = None) -> list[Any]:
         """The outputs for inputs that fit the program's types; made in the arrays of `out` where that can be."""
@@ -104,10 +115,6 @@ class NativeRunner:
         values = self._first.copy()
         for number, array in zip(program.inputs, arrays):
             values[number] = array
-        if self._only is not None:  # after a long call the cache holds nothing of Python: as little as can be
-            self._native(self._only, values, given, arena, threads, sizes, slots)
-            self.give_arena(arena)
-            return [values[number] for number in program.outputs]
         try:
             for step, finished in self._steps:
                 if isinstance(step, NativeStep):
@@ -169,6 +176,17 @@ class NativeRunner:
         start = -whole.ctypes.data % 64
         return whole.ctypes.data + start, whole[start : start + room]
 
+    def _large_arena(self, room: int) -> Arena:
+        """An arena of so many bytes: one that is kept, or a new one in its place.
+
+        Sizes that come later may be larger, and the first touch of each page of an arena takes time: a new one has
+        room for those too, which is no memory before somebody touches it.
+        """
+        kept = self.take_arena() if self._arenas else None
+        if kept is not None and kept[1].nbytes >= room:
+            return kept
+        return self._new_arena(max(room, min(model.ARENA_GROWTH * room, UNASKED_BYTES - 64)))
+
     def give_arena(self, arena: Arena) -> None:
         """Keeps an arena for the next call."""
         if len(self._arenas) < model.MOST_ARENAS and arena[1].nbytes <= model.ARENA_KEPT_BYTES:
@@ -187,12 +205,7 @@ class OpenSizes(NativeRunner):
         assert program.numbers is not None
         self.find = find_numbers(program.numbers)
         self.interpret = interpret
-        self._known: dict[Any, Found | None] = {}
-        """What was found for shapes that were met; None where the graph does not take them."""
         others = [step for step in program.steps if not isinstance(step, NativeStep)]
-        only = program.steps[0] if len(program.steps) == 1 and len({*program.outputs}) == len(program.outputs) else None
-        makes = {number for number, _ in only.makes} if isinstance(only, NativeStep) else set()
-        self._only = only if isinstance(only, NativeStep) and makes.issuperset(program.outputs) else None
         self._promised = {id(s): [(n, program.promised[n]) for n in s.outputs if n in program.promised] for s in others}
         return self
 
@@ -205,6 +218,7 @@ class OpenSizes(NativeRunner):
             found = None if found is None or not self._takes(found[0]) else found
             if len(self._known) >= model.SHAPES_REMEMBERED:
                 self._known.clear()
+                self.settled.clear()
             self._known[shapes] = found
         if found is not None:
             sizes, slots, room = found
@@ -213,17 +227,6 @@ class OpenSizes(NativeRunner):
                 return made
         with np.errstate(all="ignore"):
             return [np.array(one) if isinstance(one, np.ndarray) else one for one in self.interpret(arrays)]
-
-    def _large_arena(self, room: int) -> Arena:
-        """An arena of so many bytes: one that is kept, or a new one in its place.
-
-        Sizes that come later may be larger, and the first touch of each page of an arena takes time: a new one has
-        room for those too, which is no memory before somebody touches it.
-        """
-        kept = self.take_arena() if self._arenas else None
-        if kept is not None and kept[1].nbytes >= room:
-            return kept
-        return self._new_arena(max(room, min(model.ARENA_GROWTH * room, UNASKED_BYTES - 64)))
 
 
 def find_numbers(source: str) -> Find:

@@ -225,6 +225,8 @@ class StoredModel:
         if found is None:
             said = f"it has no code for inputs of {[list(a.shape) for a in arrays]}"
             return self._whole(said).specialization(arrays)
+        if found is self.open_form:
+            found.runner.settle(arrays)
         return found
 
     def _interpreted(self, arrays: Sequence[Any]) -> list[Any]:

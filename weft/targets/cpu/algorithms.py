@@ -34,11 +34,10 @@ from weft.ops.convolution_winograd import DOMAIN, MOST_SPREAD, NAME, direct_weig
 from weft.ops.fixed_weights import fix, may_fix
 from weft.targets.base import Target
 from weft.targets.cpu import amx, model
-from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import dots
 from weft.targets.cpu.sketches.attention import factors, padded
 from weft.targets.cpu.sketches.few_bits import panel
-from weft.targets.cpu.sketches.winograd import register_share, register_tile
+from weft.targets.cpu.sketches.winograd import register_share
 
 MOST_WEIGHT = 2.0**32
 """With larger weights sums could overflow that are finite in a direct convolution: an even tile's elements are below
@@ -183,42 +182,31 @@ def alternatives(
         extra = facts.tiles(tile)[1] * weight.nbytes // math.prod(facts.taps)  # the weight itself stays
         saved = direct - winograd_cycles(facts, tile, target) if tile in good else 0.0
         if is_open:
-            attributes["block"] = block_of(facts, node.outputs[0].tensor.dims[2:], tile, target)
+            attributes["strip"] = strip_of(facts, node.outputs[0].tensor.dims[2:], tile)
         weights = _transformer(weight, tile, facts.strides)
         made.append(Alternative(NAME, DOMAIN, {**attributes, "tile": tile}, weights, saved, extra, gaps))
     return made
 
 
-def block_of(facts: Convolution, dims: Sequence[Dim], tile: int, target: Target) -> list[int]:
-    """Tiles down and across of a block of an image of open size: the fewest cycles for each tile of images around the
-    typical one, where the last block of a side is computed as a whole. Blocks side by side share a pass over the
-    weights, as many as stay in the cache."""
-    cache = target.cache_bytes[1] or 256 << 10
-    vectors, pair = facts.tiles(tile)[1], facts.inputs * facts.outputs
-    sides = [
-        [-(-n // tile) for n in ([size] if isinstance(dim, int) else model.open_sizes(size))]
-        for size, dim in zip((facts.height, facts.width), dims)
-    ]
-    whole = facts.batch * math.prod(-(-size // tile) for size in (facts.height, facts.width))
-    together = min(max(cache // (4 * vectors * facts.outputs), 1), whole)
+def strip_of(facts: Convolution, dims: Sequence[Dim], tile: int) -> list[int]:
+    """Tiles down or across of a strip of an image of open size, 0 for the side along which it is open: of two the
+    width, whose elements are neighbours in memory. Of strips around the typical size the last is computed as a whole,
+    and what two of them read in common is copied for both: as many tiles as make that least."""
+    typical = [-(-n // tile) for n in (facts.height, facts.width)]
+    along = int(not isinstance(dims[1], int))
+    other, side = 1 - along, winograd.sides_of(tile, facts.taps, facts.strides)[1 - along]
+    sizes = [typical[other]]
+    if not isinstance(dims[other], int):
+        sizes = [-(-n // tile) for n in model.open_sizes((facts.height, facts.width)[other])]
+    pair, transforms = facts.tiles(tile)[1] * facts.inputs * facts.outputs / 2, facts.transforms(tile)
 
-    across = facts.outputs * 4 // max(target.vector_bytes, 4)
-    wait = model.WEIGHT_WAIT * target.vector_bytes / core_of(target).second_level
+    def cycles(count: int) -> float:
+        filled = sum(-(-n // count) * count for n in sizes) / sum(sizes)
+        copied = model.TRANSFORM_CYCLES * facts.inputs * side.reach(count) * side.pitch / count
+        return float(filled * (pair + transforms + copied))
 
-    def cycles(block: tuple[int, int]) -> float:
-        count = block[0] * block[1]
-        rows, columns = register_tile(count, across, target.vector_registers)
-        share = register_share(count, across, target.vector_registers)
-        share *= min(1.0, rows / 2 / wait)
-        weights = vectors * pair * min(count / together, 1.0)
-        products, transforms = vectors * count * pair, count * facts.transforms(tile)
-        one = _cycles(products, model.PRODUCT_SHARE * share, transforms, weights, facts.model_bytes, target)
-        filled = [sum(-(-n // k) * k for n in side) / sum(side) for side, k in zip(sides, block)]
-        return one / count * math.prod(filled)
-
-    tall, wide = (range(1, min(max(side), model.OPEN_TILES) + 1) for side in sides)
-    best = min(((y, x) for y in tall for x in wide if y * x <= model.OPEN_TILES), key=cycles)
-    return [*best]
+    best = min(range(1, min(max(sizes), model.OPEN_TILES) + 1), key=cycles)
+    return [best, 0] if along else [0, best]
 
 
 def _transformer(weight: Array, tile: int, strides: Sequence[int]) -> Callable[[], Sequence[Array]]:
@@ -272,10 +260,10 @@ def tiles_for(taps: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
 
 
 def ranked_tiles(facts: Convolution, target: Target, is_open: bool = False) -> list[int]:
-    """The tiles that save enough, the best first; images of open size are computed in blocks."""
+    """The tiles that save enough, the best first; images of open size are computed in strips."""
     if not _takes_tiles(facts, target):
         return []
-    most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target) / (model.IN_BLOCKS if is_open else 1)
+    most = (1 - model.LEAST_SAVED) * direct_cycles(facts, target) / (model.IN_STRIPS if is_open else 1)
     times = {tile: winograd_cycles(facts, tile, target) for tile in tiles_for(facts.taps, facts.strides)}
     good = [tile for tile in times if times[tile] <= most]
     for tile in good[1:]:

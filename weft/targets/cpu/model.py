@@ -157,12 +157,10 @@ OPEN_TILES, OPEN_QUARTERS, OPEN_SAMPLES = 24, (1, 6), 31
 """Tiles of a block of an image of open size, at most; between how many quarters of the typical size an open one is,
 each as often as the others, and how many of them are looked at. A judgement."""
 
-WINOGRAD_GROUPS, WEIGHT_WAIT, IN_BLOCKS = (1, 2, 3, 4, 6, 8, 12, 16), 2.6, 1.2
-"""How many blocks of an image of open size may share a pass over the weights; and how many times as long as the
-bandwidth of the second-level cache says a step of their products waits for a vector of weights. Products of 6 rows took
-1.1 to 1.15 times as long for a tile as those of 8 and of 12 in a detector on a Cascade Lake, 1.1 to 1.3 on an Emerald
-Rapids (busy), where a vector is 64 bytes; on a Neoverse N1, where it is 16, 0.86 to 1.0. And how many times as long
-as rows of tiles they take: 0.9 to 1.55, on average 1.15, for 20 images on an N1; 1.3 for six of stride 2 on both."""
+WINOGRAD_STRETCHES, IN_STRIPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48), 1.2
+"""How many rows or columns of tiles of an image of open size may share a pass over the weights; and how many times as
+long as whole images they take: 0.9 to 1.55, on average 1.15, for 20 images in blocks, which stood here before, on an
+N1; 1.3 for six of stride 2 on both."""
 
 PHASE_BYTES, AGAIN_BYTES = 2.5, 7.0
 """Bytes a cycle that are read or written where an image is taken apart into phases, or they are put together; and those

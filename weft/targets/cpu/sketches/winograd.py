@@ -10,8 +10,8 @@ V and M are the transformed input and the sums; blocks are such that they stay i
 order reads the weights once for a block of tiles, the second reads V once for a block of channels: the one that moves
 fewer bytes is the default. A product is a register tile of `rows` tiles × `vectors` of output channels, the weights
 packed in panels of that width when the model is compiled, V in groups of lanes so that its rows stand side by side.
-An image of open size is cut into blocks of few tiles, so that little is computed beyond its end; a group of them side
-by side, which ends with the image, is what a block of tile rows is elsewhere.
+An image of open size is cut into strips, whose tiles follow each other along the open side, so that nothing is computed
+beyond its end; a stretch of them is what a block of tile rows is elsewhere.
 
 The transform of a side of one tap is none: then `rows` and `back` are inlined, and there is one less stage on the way.
 
@@ -30,6 +30,7 @@ import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var
+from weft.expr.visit import uses_any
 from weft.loop.ir import Block
 from weft.loop.passes.unswitch import NOTE as UNSWITCH
 from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUMS, TAKEN, UNEVEN, side_of
@@ -67,18 +68,30 @@ class Sizes:
     size: int
     tall: int
     wide: int
-    blocks: tuple[int, int] = (0, 0)
-    """Where `tall` × `wide` tiles are a block of an image, whose size is open: typically so many, down and across."""
+    strips: int = 0
+    """Where `tall` × `wide` tiles are a strip of an image, whose size is open: typically so many."""
+    is_across: bool = False
+    """Whether it is the columns of a strip that may be any number, not the rows."""
 
     @property
-    def in_blocks(self) -> bool:
-        """Whether images are cut into blocks: loops over blocks are two more."""
-        return self.blocks[0] > 0
+    def in_strips(self) -> bool:
+        """Whether images are cut into strips: the loop over them is one more."""
+        return self.strips > 0
 
     @property
     def more(self) -> int:
         """The axes beside those of whole images."""
-        return 2 if self.in_blocks else 0
+        return int(self.in_strips)
+
+    @property
+    def deep(self) -> int:
+        """Tiles of a strip side by side, which are next to each other in memory."""
+        return self.tall if self.is_across else self.wide
+
+    @property
+    def long(self) -> int:
+        """How many times so many a strip has, typically."""
+        return self.wide if self.is_across else self.tall
 
     @property
     def weight_bytes(self) -> int:
@@ -87,7 +100,7 @@ class Sizes:
 
     def block_bytes(self, tile_rows: int, channels: int) -> int:
         """The transformed values of some rows of tiles."""
-        return 4 * self.size * tile_rows * self.wide * channels
+        return 4 * self.size * tile_rows * (self.deep if self.in_strips else self.wide) * channels
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -147,14 +160,16 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
     sides = [side_of(n, r) for n, r in zip(size, taps)]
     down, across = (side.tile for side in sides)
     batch, _, height, width = [*(extent(axis) for axis in final.axes[: _rank(s)]), 1][:4]
-    in_blocks = PADDED in names_of(s) and len(block_named(s, PADDED).axes) >= 6
-    outputs = math.prod(extent(axis) for axis in facts.spatial[6 if in_blocks else 4 :])
-    tall, wide, blocks = ceildiv(height, down), ceildiv(width, across), (0, 0)
-    if in_blocks:
-        read = zip(block_named(s, PADDED).axes[4:6], sides)
+    in_strips = len(block_named(s, UNEVEN).axes) == 3
+    outputs = math.prod(extent(axis) for axis in facts.spatial[5 if in_strips else 4 :])
+    tall, wide, strips, is_across = ceildiv(height, down), ceildiv(width, across), 0, False
+    if in_strips:
+        padded = facts_of(block_named(s, PADDED))
+        read = zip(padded.spatial[3:5], sides)
         tall, wide = ((extent(axis) - side.reach(0)) // side.pitch for axis, side in read)
-        blocks = ceildiv(height, tall * down), ceildiv(width, wide * across)
-    return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, blocks)
+        is_across = uses_any(padded.loads[0].indices[2], {padded.spatial[1].var})
+        strips = ceildiv(height, tall * down) if is_across else ceildiv(width, wide * across)
+    return Sizes(batch, facts.depth, outputs, down, across, math.prod(size), tall, wide, strips, is_across)
 
 
 # ------------------------------------------------------------------------------------------------- the default point
@@ -163,8 +178,8 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
 def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest."""
     cache = target.cache_bytes[1] or 256 << 10
-    if sizes.in_blocks:
-        return _blocks_point(sizes, target, lanes, cache)
+    if sizes.in_strips:
+        return _strips_point(sizes, target, lanes, cache)
     point = _by_tiles(sizes, target, lanes, cache)
     far = 2 * sizes.weight_bytes > cache
     point["fetch"] = model.WINOGRAD_FETCH if far and point["vectors"] <= model.MOST_FETCHED else 0
@@ -227,45 +242,77 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str
     return model.overlapped(computing, streaming) * blocks / model.even_share(sizes.batch * blocks, target.cores)
 
 
-def _blocks_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
-    """The same for images in blocks: by tiles or by channels, whichever takes fewer cycles in images around the typical
-    one. Threads share channels evenly, whatever the size; blocks of tiles only where there are many."""
-    cores = max(target.cores, 1)
-    rows, most = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
-    counts = [(n, sizes.outputs // (n * lanes)) for n in range(most, 0, -1) if sizes.outputs % (n * lanes) == 0]
-    vectors, panels = next((pair for pair in counts if pair[1] % cores == 0), counts[-1])
-    long, short = max(sizes.blocks), min(sizes.blocks)
-    taken = sizes.batch * long * short * sizes.block_bytes(sizes.tall, sizes.inputs)
+def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+    """The same for images in strips: by tiles or by channels, whichever takes fewer cycles in images around the typical
+    one. Threads share channels evenly, whatever the size; stretches of tiles only where there are many."""
+    cores, total = max(target.cores, 1), sizes.outputs // lanes
+    widths = [n for n in range(1, model.MOST_FETCHED + 1) if total % n == 0]
+    even = [n for n in widths if total // n % cores == 0] or widths
+    taken = sizes.batch * sizes.strips * sizes.long * sizes.block_bytes(1, sizes.inputs)
+    rows, vectors = _open_tile(sizes, target, lanes, even)
+    panels = total // vectors
     # A V that does not stay in the cache is read once: then a thread has all its panels at once.
     at_once, limit = (panels // cores, cache) if 2 * taken > cache and panels % cores == 0 else (1, cache // 4)
-    group = _group(sizes, long, at_once * vectors * lanes, limit)
-    channels = {"threads_by_channels": 1, "blocks": group, "vectors": vectors, "panels": at_once}
-    passes = ceildiv(long, group) * short if at_once > 1 else 1
-    moved = (1 + cores) * taken  # one core writes a part of V, each reads all of it
-    by_channels = _blocks_cycles(sizes, target, passes, model.even_share(panels // at_once, cores), cache, moved)
-    group = _group(sizes, short, sizes.inputs + sizes.outputs, cache // 2)
-    tiles = {"threads_by_channels": 0, "blocks": group, "vectors": most, "panels": sizes.outputs // (most * lanes)}
-    unit = sizes.tall * sizes.down if sizes.blocks[0] >= sizes.blocks[1] else sizes.wide * sizes.across
-    shares = [model.even_share(ceildiv(n, unit), cores) for n in model.open_sizes(long * unit)]
-    passes = long * ceildiv(short, group)
-    by_tiles = _blocks_cycles(sizes, target, passes, sum(shares) / len(shares), cache, 0)
-    return {**(channels if by_channels < by_tiles else tiles), "rows": rows, "fetch": model.WINOGRAD_FETCH}
+    whole = rows // math.gcd(rows, sizes.deep)
+    fits = limit // sizes.block_bytes(1, at_once * vectors * lanes)
+    stretch = max(fits // whole, 1) * whole
+    passes = sizes.strips * ceildiv(sizes.long, stretch) if at_once > 1 else 1
+    share, moved = model.even_share(panels // at_once, cores), (1 + cores) * taken  # one writes a part, each reads all
+    point = {"threads_by_channels": 1, "stretch": stretch, "rows": rows, "vectors": vectors, "panels": at_once}
+    found = [(_strips_cycles(sizes, target, lanes, point, passes, cache, moved) / share, point)]
+    columns = model.open_sizes(sizes.long)
+    for stretch in model.WINOGRAD_STRETCHES:
+        rows, vectors = _open_tile(sizes, target, lanes, widths, stretch * sizes.deep)
+        if stretch > 1 and sizes.block_bytes(stretch, sizes.inputs + vectors * lanes) > cache // 2:
+            break
+        rounds = [ceildiv(ceildiv(n, stretch), cores) for n in columns]
+        if sizes.strips > sizes.long // stretch:
+            share = model.even_share(sizes.strips, cores)
+        else:  # of one thread's stretches the last may be short
+            share = sum(columns) / (cores * sum(min(n * stretch, c) for n, c in zip(rounds, columns)))
+        passes = sizes.strips * ceildiv(sizes.long, stretch)
+        point = {"threads_by_channels": 0, "stretch": stretch, "rows": rows, "vectors": vectors, "panels": 1}
+        found.append((_strips_cycles(sizes, target, lanes, point, passes, cache, 0) / share, point))
+    return {**min(found, key=lambda one: one[0])[1], "fetch": model.WINOGRAD_FETCH}
 
 
-def _blocks_cycles(sizes: Sizes, target: Target, passes: int, share: float, cache: int, moved: int) -> float:
-    """Cycles of the cores for the products of an image in blocks, with so many passes over weights that do not stay in
-    the cache, which are fetched ahead, and so many bytes of V moved, by a phase that writes and one that reads them."""
-    blocks = sizes.batch * sizes.blocks[0] * sizes.blocks[1]
-    products = sizes.size * sizes.tall * sizes.wide * blocks * sizes.inputs * sizes.outputs
-    computing = products * 4 / (2 * max(target.vector_bytes, 4)) / model.PRODUCT_SHARE
-    weights = sizes.weight_bytes * (sizes.batch * passes if 2 * sizes.weight_bytes > cache else 1)
-    return float((max(computing, weights / model.STREAM_BYTES) + moved / model.STREAM_BYTES) / share)
+def _tile_cycles(sizes: Sizes, target: Target, lanes: int, rows: Any, vectors: Any) -> Any:
+    """Cycles of one product of a strip. A panel that the first-level cache does not hold comes again for each tile."""
+    count, core = sizes.deep * sizes.long, core_of(target)
+    tiles = model.Tiles(core, count, sizes.outputs // lanes, sizes.inputs, 0, is_open=True)
+    is_large = 4 * sizes.inputs * (vectors * lanes + rows) > model.PANEL_SHARE * target.cache_bytes[0]
+    again = sizes.weight_bytes // sizes.size * count / rows / core.second_level * is_large
+    return model.overlapped(tiles.cycles(rows, vectors), again)
 
 
-def _group(sizes: Sizes, blocks: int, channels: int, limit: int) -> int:
-    """Of so many blocks side by side, those that share a pass over the weights: as many as stay in the cache."""
-    fits = limit // sizes.block_bytes(sizes.tall, channels)
-    return max(n for n in model.WINOGRAD_GROUPS if n <= max(1, min(fits, blocks)))
+def _open_tile(sizes: Sizes, target: Target, lanes: int, widths: Sequence[int], stretch: int = 0) -> tuple[int, int]:
+    """Rows and vectors of the register tile that takes the fewest cycles in strips around the typical one, with so many
+    vectors, and whole ones in a stretch of so many tiles."""
+    registers = target.vector_registers
+
+    def legal(columns: Columns) -> Any:
+        rows, vectors = columns["rows"], columns["vectors"]
+        fits = ((rows + 1) * vectors < registers) | ((rows == 1) & (vectors == 1))
+        return fits & (stretch % rows == 0)
+
+    knobs = {"rows": range(1, max(2, registers - 1)), "vectors": widths}
+    found = cheapest(knobs, lambda columns: _tile_cycles(sizes, target, lanes, **columns), legal)[0]
+    return found["rows"], found["vectors"]
+
+
+def _strips_cycles(
+    sizes: Sizes, target: Target, lanes: int, point: Point, passes: int, cache: int, moved: int
+) -> float:
+    """Cycles of the cores for the products of an image in strips, with so many passes over the weights, and so many
+    bytes of V moved, by a phase that writes and one that reads them."""
+    images, core = sizes.batch * sizes.strips, core_of(target)
+    computing = sizes.size * images * _tile_cycles(sizes, target, lanes, point["rows"], point["vectors"])
+    weights, streaming = sizes.weight_bytes * sizes.batch * passes, 0.0
+    if sizes.weight_bytes > model.WEIGHT_SHARE * cache:  # they are fetched ahead
+        computing = max(computing, weights / core.third_level)
+    else:
+        streaming = weights / core.second_level
+    return float(model.overlapped(computing, streaming) + moved / model.STREAM_BYTES)
 
 
 def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
@@ -337,9 +384,9 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if vectors % n == 0),
         "fetch": (0, 4, model.WINOGRAD_FETCH),
     }
-    if sizes.in_blocks:
+    if sizes.in_strips:
         del choices["tile_rows"]
-        choices.update(threads_by_channels=(0, 1), blocks=model.WINOGRAD_GROUPS)
+        choices.update(threads_by_channels=(0, 1), stretch=model.WINOGRAD_STRETCHES)
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
 
 
@@ -384,7 +431,7 @@ class _Sketch:
         elif by_channels:
             final.parallel(channels)
             s[TAKEN].parallel(fill)
-        elif self.sizes.in_blocks:
+        elif self.sizes.in_strips:
             final.parallel(self.shared)
         else:
             final.parallel(final.fuse(image, block) if self.sizes.batch > 1 else block)
@@ -396,7 +443,7 @@ class _Sketch:
         facts = facts_of(block_named(self.s, PADDED))
         value = facts.store.value if facts.store is not None else None
         beside = isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1
-        if beside and len(facts.spatial) == self.rank + 1:
+        if beside and len(facts.spatial) == self.rank + 1 and not self.sizes.in_strips:
             self.s[PADDED].compute_inline()
 
     def peaks(self) -> None:
@@ -455,8 +502,8 @@ class _Sketch:
         """The loops over images, blocks of tile rows and blocks of channels around everything."""
         group, lane = self.split_lanes(final, CHANNEL, self.rank)
         image, (height, across) = final.axis[0], self.sides(final)
-        if self.sizes.in_blocks:
-            return self.loops_over_blocks(final, group, (image, height, across, lane), by_channels)
+        if self.sizes.in_strips:
+            return self.loops_over_strips(final, group, (image, height, across, lane), by_channels)
         block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.down)
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
         first = (channels, image, block) if by_channels else (image, block, channels)
@@ -465,25 +512,23 @@ class _Sketch:
         self.loops = (within, part, across, lane)
         return image, block, channels
 
-    def loops_over_blocks(
+    def loops_over_strips(
         self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var], by_channels: bool
     ) -> tuple[Var, Var, Var]:
-        """The same for blocks of an image: threads share the longer of its two sides, or groups lie along it."""
+        """The same for strips of an image, in stretches."""
         sizes, (image, height, across, lane) = self.sizes, loops
-        counts = [extent_of(final, loop) for loop in (height, across)]
-        self.along = int((counts[0] >= counts[1]) != by_channels)
-        factors = [sizes.tall * sizes.down, sizes.wide * sizes.across]
-        factors[self.along] *= self.point["blocks"]
-        down, part = final.split(height, factor=factors[0])
-        right, side = final.split(across, factor=factors[1])
+        ahead = self.point["stretch"]
+        down, part = final.split(height, factor=sizes.down * (sizes.tall if sizes.is_across else ahead))
+        right, side = final.split(across, factor=sizes.across * (ahead if sizes.is_across else sizes.wide))
         channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
-        blocks = (down, right) if self.along else (right, down)
-        first = (channels, image, *blocks) if by_channels else (image, *blocks, channels)
-        final.reorder(*first, within, part, side, lane)
-        for loop in blocks:
+        strip, stretch = (down, right) if sizes.is_across else (right, down)
+        self.shared = max(strip, stretch, key=lambda loop: extent_of(final, loop))
+        outer = (image, strip, stretch)
+        final.reorder(*((channels, *outer) if by_channels else (*outer, channels)), within, part, side, lane)
+        for loop in outer[1:]:
             final.annotate("partition", False, loop)
-        self.loops, self.shared = (within, part, side, lane), blocks[0]
-        return image, blocks[1], channels
+        self.loops = (within, part, side, lane)
+        return image, stretch, channels
 
     def elements(self, final: Stage, apart: Stage | None, at: Var) -> None:
         """The transform back and what follows it, tile by tile."""
@@ -501,26 +546,20 @@ class _Sketch:
             self.blocks_of_lanes(facts_of(stage.block).target.name)
         tall, row = stage.split(part, factor=self.sizes.down)
         wide, column = stage.split(across, factor=self.sizes.across)
-        blocks: list[Var] = []
-        if self.sizes.in_blocks and self.point["blocks"] > 1:  # those of a group, around their tiles
-            if self.along:
-                block, wide = stage.split(wide, factor=self.sizes.wide)
-            else:
-                block, tall = stage.split(tall, factor=self.sizes.tall)
-            blocks.append(block)
-        stage.reorder(within, *blocks, tall, wide, row, column, lane)
+        outer, inner = (wide, tall) if self.sizes.is_across else (tall, wide)
+        stage.reorder(within, outer, inner, row, column, lane)
         nest.write_out(stage, row, column, lane)
-        for loop in (*blocks, tall, wide):
+        for loop in (outer, inner):
             stage.annotate("partition", False, loop)
         for name in reversed(self.chain[:-1]):
-            s[name].compute_at(stage, wide)
+            s[name].compute_at(stage, inner)
             s[name].set_scope("local")
             self.tile_of_outputs(s[name])
         if BACK in names_of(s):
-            s[BACK].compute_at(stage, wide)
+            s[BACK].compute_at(stage, inner)
             s[BACK].set_scope("local")
             self.positions(s[BACK])
-        s[DIRECT].compute_at(stage, wide, exact=False)
+        s[DIRECT].compute_at(stage, inner, exact=False)
         s[DIRECT].set_scope("local")
         s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
         taps = [loop for loop in s[DIRECT].reduce_axis[1:] if extent_of(s[DIRECT], loop) > 1]
@@ -528,8 +567,8 @@ class _Sketch:
             s[DIRECT].annotate("partition", False, loop)
         self.blocks_of_lanes(facts_of(s[DIRECT].block).target.name)
         # A loop of one round would be gone, and its note with it.
-        several = [loop for loop in (wide, tall, *blocks) if extent_of(stage, loop) > 1]
-        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else wide)
+        several = [loop for loop in (inner, outer) if extent_of(stage, loop) > 1]
+        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else inner)
 
     def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
         """The elements of a block between: one tile, one group of lanes; gives their loops."""
@@ -564,16 +603,14 @@ class _Sketch:
         step, unrolled = accumulate.split(reduce[-1], factor=model.WINOGRAD_UNROLL)
         accumulate.reorder(*reduce[:-1], step, unrolled, row, group, lane)
         nest.write_out(accumulate, unrolled, row, group, lane)
-        self.pack(accumulate, step, self.rounds(tile, images))
+        self.pack(accumulate, step, self.rounds(tile))
 
-    def rounds(self, tile: Var, images: Sequence[Var]) -> tuple[int, Var] | None:
+    def rounds(self, tile: Var) -> tuple[int, Var] | None:
         """The loop in whose rounds a panel of weights is read again, and in how many parts the next panel comes."""
-        sizes, loop = self.sizes, tile
-        tiles = (sizes.tall if sizes.in_blocks else self.point["tile_rows"]) * sizes.wide
-        count = ceildiv(tiles, self.point["rows"])
-        if sizes.in_blocks and self.point["blocks"] > 1:
-            loop, count = images[1 + self.along], self.point["blocks"]
-        return (min(count, model.WINOGRAD_SHARES), loop) if count > 1 else None
+        sizes, point = self.sizes, self.point
+        tiles = min(point["stretch"], sizes.long) * sizes.deep if sizes.in_strips else point["tile_rows"] * sizes.wide
+        count = ceildiv(tiles, point["rows"])
+        return (min(count, model.WINOGRAD_SHARES), tile) if count > 1 else None
 
     def pack(self, accumulate: Stage, step: Var, again: tuple[int, Var] | None) -> None:
         """The weights in panels, in the order in which the loops come to them, so that they are one stream. While some
@@ -591,18 +628,18 @@ class _Sketch:
     def group_lanes(self, name: str) -> None:
         """V or M with groups of lanes side by side for neighbouring tiles."""
         buffer = facts_of(block_named(self.s, name)).target
-        first = ["a", "b", "n", *["y", "z"][: self.sizes.more]]
+        first = ["a", "b", "n", *["y"][: self.sizes.more]]
         if len(buffer.shape) == 5 + self.sizes.more:
             inputs, channel = [*first, "p", "c"], [f"c // {self.lanes}", "p", f"c % {self.lanes}"]
         else:
             inputs, channel = [*first, "p", "c", "d"], ["c", "p", "d"]
         self.s.apply("transform_layout", buffer=buffer.name, inputs=inputs, outputs=[*first, *channel])
 
-    def blocks_of_lanes(self, name: str) -> None:
-        """An image with the lanes of a group side by side."""
+    def blocks_of_lanes(self, name: str, more: int = 0) -> None:
+        """An image, or a strip of one, with the lanes of a group side by side."""
         buffer = next(b for b in self.s.func.allocations if b.name == name)
-        if len(buffer.shape) in (self.rank, 6):
-            first = ["n"] if len(buffer.shape) == self.rank else ["n", "y", "z"]
+        if len(buffer.shape) == self.rank + more:
+            first = ["n", *["y"][:more]]
             sides = ["h", "w"][: self.rank - 2]
             outputs = [*first, f"c // {self.lanes}", *sides, f"c % {self.lanes}"]
             self.s.apply("transform_layout", buffer=name, inputs=[*first, "c", *sides], outputs=outputs)
@@ -613,8 +650,12 @@ class _Sketch:
         more = self.sizes.more
         group, lane = self.split_lanes(stage, 4 + more, 5 + more)
         a, b, *images, tiles = stage.axis[: 4 + more]
-        row, tile = stage.split(tiles, factor=self.sizes.wide)
-        stage.reorder(*images, group, row, tile, a, b, lane)
+        outer: tuple[Var, ...] = (*images, group)
+        if more and self.point["threads_by_channels"]:  # a part of a strip is copied for a group of channels
+            stretch, tiles = stage.split(tiles, factor=self.point["stretch"] * self.sizes.deep)
+            outer = (group, *images, stretch)
+        row, tile = stage.split(tiles, factor=self.sizes.deep if more else self.sizes.wide)
+        stage.reorder(*outer, row, tile, a, b, lane)
         nest.write_out(stage, a, b, lane)
         if ROWS in names_of(s):
             s[ROWS].compute_at(stage, tile)
@@ -622,9 +663,10 @@ class _Sketch:
             self.positions(s[ROWS])
         if self.point["threads_by_channels"] == BOTH:
             group = stage.fuse(group, row)
+            outer = (*images, group)
         if PADDED in names_of(s):
             padded = s[PADDED]
-            padded.compute_at(stage, group)
+            padded.compute_at(stage, outer[-1])
             padded.set_scope("local")
             loops = padded.axis
             lane = loops[-1] if len(loops) > self.rank + more else loops[CHANNEL + more]
@@ -633,13 +675,10 @@ class _Sketch:
                 padded.vectorize(lane)
             for loop in loops[1 : 1 + more]:
                 padded.annotate("partition", False, loop)
-            self.blocks_of_lanes(PADDED)
-        if self.sizes.batch == 1 and not more:
-            return group
-        fill = stage.fuse(*images, group)
-        if more:
-            stage.annotate("partition", False, fill)
-        return fill
+            self.blocks_of_lanes(PADDED, more)
+        for loop in outer[2:] if more else ():
+            stage.annotate("partition", False, loop)
+        return group if self.sizes.batch == 1 and not more else stage.fuse(*outer)
 
     def turn_squares(self, padded: Stage, lane: Var) -> bool:
         """Reads a plain image along its rows, and turns squares of it in registers; False where it cannot be."""
