@@ -124,12 +124,13 @@ def choose_items(graph: Graph, groups: Sequence[Group], compiler: KernelCompiler
     compiler.often_zero = often_zero(graph)
     sizes = compiler.sizes = set(graph.symbols.values())
     for position, group in enumerate(groups):
+        if early:
+            progress(position, len(groups))
         views = _view_items(group, sizes, compiler.layouts)
         made = views or _planned(group.nodes, group.outputs, graph.constants, compiler)
         for item in made:
             is_sure = early and isinstance(item, Planned) and not joins(_as_group(item))
             items += _compiled(item, graph.constants, compiler) if is_sure and isinstance(item, Planned) else [item]
-        progress(position, len(groups))
         on_host = [item.node for item in made if isinstance(item, OnHost)]
         check_operands(on_host)
         unknown = [value for node in on_host for value in node.outputs if not follows(value.type, sizes)]
@@ -154,7 +155,8 @@ def compile_items(
     ahead = [(item.program, label_of(item.nodes)) for item, own in zip(wanted, given) if own is None]
     compiler.plan_ahead(ahead, constants)
     for position, item in enumerate(items):
-        progress(position, len(items))
+        if isinstance(item, Planned):
+            progress(position, len(items))
         join = joins.get(item.writes[0]) if isinstance(item, Planned) else None
         made += [join] if join else _compiled(item, constants, compiler) if isinstance(item, Planned) else [item]
     return made
