@@ -7,12 +7,14 @@ import re
 import numpy as np
 import pytest
 
+import weft
 from tests.targets.test_gpu_schedules import CUDA, check, default_schedule, shape_of
 from weft import te
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
 from weft.loop.passes.support import is_barrier
 from weft.loop.visit import Mutator, walk_stmts
+from weft.models.builder import Builder
 from weft.ops.few_bits_words import weighted
 from weft.targets.cuda import nvrtc
 
@@ -127,3 +129,11 @@ def test_threads_have_registers_for_all_sums(rows, n, k, bits):
     ((width, sums),) = re.findall(r"weft_mma_words<(\d+),[^>]*>\(\((\w+) \+ 0\)", source)
     (held,) = re.findall(rf"float {sums}\[(\d+)\]", source)
     assert int(width) >= 64 and int(held) >= int(width) // 4
+
+
+def test_what_stores_two_results_is_none_of_these():
+    """An ArgMax of few rows keeps a value and a place: the sketch asked for its one store, and stopped."""
+    b = Builder("argmax")
+    graph = b.finish(b.node("ArgMax", b.input("x", (2, 64)), axis=1))
+    module = weft.compile(graph, target="cuda:sm_90a")
+    assert module.specializations[0].launches

@@ -146,8 +146,7 @@ def _divisors(number: int) -> list[int]:
 def _form(facts: Facts, constants: Collection[Buffer]) -> Form | None:
     """What form the constants have that are multiplied by rows of float32 along k, if any."""
     main = reduction.main_load(facts)
-    assert facts.store is not None
-    if main is None:
+    if main is None or facts.store is None:
         return None
     others = [load for load in facts.loads if load.buffer not in (main.buffer, facts.store.buffer)]
     left = [load for load in others if load.buffer not in constants]
