@@ -83,7 +83,7 @@ class Prover(Linear):
         self.facts = facts
         self.values = values
         self.steps = self.eliminations = 0
-        self.proving = self.facts_first = False
+        self.proving = self.facts_first = self.with_factors = False
         self.proofs: dict[Any, bool] = {}
         self.variables: dict[Expr, frozenset[Var]] = {}
         self.lanes: dict[int, Var] = {}
@@ -350,6 +350,10 @@ class Prover(Linear):
                 self.steps, self.eliminations, self.facts_first = _STEPS, _ELIMINATIONS, True
                 found = self.search(p)
                 self.facts_first = False
+            if outermost and not found and any(type(key) is FloorDiv and abs(c) > 1 for key, c in p[0].items()):
+                self.steps, self.eliminations, self.facts_first, self.with_factors = _STEPS, _ELIMINATIONS, True, True
+                found = self.search(p)
+                self.facts_first = self.with_factors = False
             if outermost:
                 self.proving = False
             if found or outermost:  # a "no" inside another proof may only mean that its steps ran out
@@ -374,11 +378,11 @@ class Prover(Linear):
 
     def search(self, p: Poly) -> bool:
         """The steps that may lead to a proof, in the order of how often they do."""
+        if self.by_extremum(p) or self.with_factors and self.by_factor(p):
+            return True
         if self.facts_first:
-            steps = (self.by_extremum, self.by_factor, self.by_facts, self.by_division, self.by_elimination)
-        else:
-            steps = (self.by_extremum, self.by_factor, self.by_elimination, self.by_facts, self.by_division)
-        return any(step(p) for step in steps)
+            return self.by_facts(p) or self.by_division(p) or self.by_elimination(p)
+        return self.by_elimination(p) or self.by_facts(p) or self.by_division(p)
 
     def by_extremum(self, p: Poly) -> bool:
         """Replaces a min or max by its sides: both must do where it could be either, one where it is a bound."""

@@ -129,8 +129,8 @@ ATTENTION_START = 1530
 STREAM_WIDTHS, STREAM_PARTS, STREAM_WARPS = (16, 32, 48, 64, 128), (1, 2, 4), (4, 8, 16)
 """Columns of a block, among how many blocks of a cluster k is divided, and warps of a block."""
 STREAM_COST, STREAM_REGISTERS = (0.33, 2.6e-5, 7.3e-4, 2.75e-4), (56, 0.58)
-"""Microseconds that a cluster takes; of a number of k, what a multiprocessor issues for a column, and anyway, and what a
-warp waits for a column. Registers of a thread, and for each column: these say how many blocks run together."""
+"""Microseconds that a cluster takes; of a number of k, what a multiprocessor issues for a column, and anyway, and what
+a warp waits for a column. Registers of a thread, and for each column: these say how many blocks run together."""
 CLUSTERS_OF_FOUR = 10 / 11
 """The share of the multiprocessors that clusters of four fill: 30 of them are there at a time, not 33."""
 STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
