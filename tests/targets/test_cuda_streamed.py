@@ -10,6 +10,7 @@ import pytest
 import weft
 from tests.targets.test_gpu_schedules import CUDA, check, default_schedule, shape_of
 from weft import te
+from weft.core.dtypes import dtype
 from weft.loop.interpreter import interpret
 from weft.loop.ir import Evaluate
 from weft.loop.passes.support import is_barrier
@@ -137,3 +138,15 @@ def test_what_stores_two_results_is_none_of_these():
     graph = b.finish(b.node("ArgMax", b.input("x", (2, 64)), axis=1))
     module = weft.compile(graph, target="cuda:sm_90a")
     assert module.specializations[0].launches
+
+
+@pytest.mark.parametrize("rows, kind", [(1, "float8"), (4, "bfloat16")])
+def test_float8_of_several_rows_is_bfloat16(rows, kind):
+    """Tensor cores take bfloat16 beside float32, and no float8: which holds each of its numbers."""
+    b = Builder("narrow")
+    codes = b.constant(b.random.standard_normal((256, 512)).astype(dtype("float8_e4m3fn").numpy))
+    weights = b.node("DequantizeLinear", codes, b.constant(np.linspace(0.5, 1, 512, dtype=np.float32)), axis=1)
+    module = weft.compile(b.finish(b.node("MatMul", b.input("x", (rows, 256)), weights)), target="cuda:sm_90a")
+    (launch,) = module.specializations[0].launches
+    assert any(p.dtype.name.startswith(kind) for p in launch.kernel.scheduled.params)
+    assert ("weft_mma_stream" in launch.kernel.program.source) == (rows > 1)

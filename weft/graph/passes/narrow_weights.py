@@ -2,7 +2,8 @@
 
     %y = MatMul(%x, const w)     ->     %y = weft.NarrowMatMul(%x, const narrow)        w as bfloat16, or float16
 
-Weights (or both operands) of float8 come from `quantized`, and stay where a machine multiplies them, or waits for them.
+Weights (or both operands) of float8 come from `quantized`, and stay where a machine multiplies them, or waits for them;
+with several rows of float32 a machine that multiplies both narrow types gets such weights as bfloat16, which hold them.
 
 Nothing is rounded: every weight has a number of the narrow type for its own. (A model with such weights and float32
 activations has a Cast before each product, which folding has computed.) Weights are widened in registers, products and
@@ -68,7 +69,8 @@ def plain_products(graph: Graph, known: Container[str], worth: Worth | None) -> 
         if w.dtype not in FLOAT8_FORMS or (x.dtype in known and w.dtype in known):
             return None
         if x.dtype == "float32" and worth is not None and x.is_static and scope.constant(b) is not None:
-            if worth(math.prod(x.static[:-1]), 4 * math.prod(w.static)):
+            rows, takes_rows = math.prod(x.static[:-1]), w.dtype in known and "bfloat16" in known
+            if worth(rows, 4 * math.prod(w.static)) and not (rows > 1 and takes_rows):
                 return None
         wide = []
         for value in (a, b):
