@@ -332,6 +332,30 @@ def test_calls_with_other_sizes_in_turns_take_the_short_way(monkeypatch):
     assert module.specializations == forms and fitting.cache_info().misses == compiled
 
 
+@pytest.mark.parametrize("gap", [1, 2])
+def test_windows_by_channel_over_images_lower_than_their_padding(gap):
+    """Rows of a tile that are beyond such an image read nothing, not the last row less the padding."""
+    b = Builder("rows")
+    x = Value("x", TensorType("float32", (1, 3, Var("height"), 12)))
+    b.inputs.append(x)
+    windows = {"pads": [gap] * 4, "dilations": [gap] * 2}
+    graph = infer(b.finish(b.node("Conv", x, b.normal(3, 1, 3, 3), group=3, **windows)))
+    with knobs.override(sizes="open"):
+        module = weft.compile(graph)
+    for height in (16, 1, 2, 3, 9, 33, 1):
+        arrays = random_inputs(graph, height, {"height": height})
+        np.testing.assert_allclose(module(*arrays), interpret_graph(graph, arrays)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_that_no_size_changes_need_no_native_call():
+    b = Builder("columns")
+    x = Value("x", TensorType("float32", (Var("rows"), 4)))
+    b.inputs.append(x)
+    module = weft.compile(infer(b.finish(b.node("Shape", x, start=1))))
+    for rows in (3, 1, 5, 3, 1, 0):
+        np.testing.assert_array_equal(module(np.ones((rows, 4), "float32")), [4])
+
+
 def test_forms_of_one_model_hold_weights_that_they_pack_alike_once():
     rows = Var("rows")
     b = Builder("rows")

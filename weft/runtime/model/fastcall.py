@@ -212,8 +212,7 @@ class _Writer:
         lines += self._places(used)
         lines += ["if out is None:", *(f"    {line}" for line in self._new_outputs())]
         lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
-        lines += self._call() if self.step else []
-        return [*lines, f"return [{', '.join(self._results())}]"]
+        return [*lines, *self._call(), f"return [{', '.join(self._results())}]"]
 
     def _kinds(self) -> list[tuple[str, ArrayType]]:
         made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
@@ -256,7 +255,8 @@ class _Writer:
         return [*lines, f"    if {' or '.join(meets)}: return None", "    apart[0] = places"]
 
     def _call(self) -> list[str]:
-        assert self.step is not None
+        if self.step is None:
+            return []
         call = f"code = entry({self._bases()}, threads)"
         if self.is_open:
             call = "\n    ".join(["arena = large_arena(room)", "first = arena[0]", call, "keep_arena(arena)"])

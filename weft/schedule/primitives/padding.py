@@ -207,9 +207,10 @@ class _Again(Mutator):
         return Load(e.buffer, [substitute(index, self.last) for index in e.indices])
 
     def visit_Select(self, e: Select) -> Expr:
-        """A choice: what is read only before the end is there."""
-        inside = prove(less(self.axis.var, self.axis.extent), self.ranges.with_condition(e.condition))
-        return Select(self.expr(e.condition), e.then if inside else self.expr(e.then), self.expr(e.otherwise))
+        """A choice: what is read only before the end is there. The last place again need not pass another test."""
+        condition, inside = self.expr(e.condition), less(self.axis.var, self.axis.extent)
+        is_there = prove(inside, self.ranges.with_condition(e.condition)) or self.expr(e.then) is e.then
+        return Select(condition if is_there else logical_and(condition, inside), e.then, self.expr(e.otherwise))
 
 
 def _axis_of(func: Func, block: Block, loop: str, place: str) -> Axis:
