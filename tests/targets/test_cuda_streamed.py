@@ -132,6 +132,7 @@ def test_threads_have_registers_for_all_sums(rows, n, k, bits):
     assert int(width) >= 64 and int(held) >= int(width) // 4
 
 
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
 def test_what_stores_two_results_is_none_of_these():
     """An ArgMax of few rows keeps a value and a place: the sketch asked for its one store, and stopped."""
     b = Builder("argmax")
@@ -140,6 +141,7 @@ def test_what_stores_two_results_is_none_of_these():
     assert module.specializations[0].launches
 
 
+@pytest.mark.skipif(not nvrtc.is_available(), reason="NVRTC is not installed")
 @pytest.mark.parametrize("rows, kind", [(1, "float8"), (4, "bfloat16")])
 def test_float8_of_several_rows_is_bfloat16(rows, kind):
     """Tensor cores take bfloat16 beside float32, and no float8: which holds each of its numbers."""

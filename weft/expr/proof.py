@@ -456,8 +456,6 @@ class Prover(Linear):
                     return True
         return False
 
-    # ---------------------------------------------------------------------------------------------------- conditions
-
     def by_factor(self, p: Poly) -> bool:
         """Divides by the factor of a quotient: c*B + S is not negative where B is at least -S // c, rounded up."""
         for key, factor in p[0].items():
@@ -468,6 +466,8 @@ class Prover(Linear):
                 if low is not None and len(whole) > 1 and self.nonneg((whole, low // c)):
                     return True
         return False
+
+    # ---------------------------------------------------------------------------------------------------- conditions
 
     def proves(self, e: Any) -> bool:
         """Whether a bool expression always holds."""

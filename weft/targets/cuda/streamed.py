@@ -33,6 +33,7 @@ from weft.targets.cuda import streamed_tiles, streamed_words
 from weft.targets.cuda.cluster import TOGETHER
 from weft.targets.cuda.streamed_tiles import DEPTH, KIND
 from weft.targets.cuda.streamed_words import Words
+from weft.targets.gpu import model as gpu_model
 from weft.targets.gpu import nest, reduction, together
 from weft.targets.gpu.elementwise import by_rule
 
@@ -95,7 +96,7 @@ def match(unit: Unit) -> Sketch | None:
     )
     fitting = [shape for shape in shapes if columns % shape[0] == 0 and steps % shape[1] == 0]
     points = [point for shape in fitting if (point := _point(form, steps, *shape)) is not None]
-    points = [point for point in points if _resident(point, machine) >= 1]
+    points = [point for point in points if 32 * point["rows"] * _registers(point) <= machine.registers]
     if not points:
         return None
     best = min(points, key=lambda point: _microseconds(point, facts.depth * form.numbers, columns, machine))
@@ -129,14 +130,15 @@ def _microseconds(point: Point, depth: int, columns: int, machine: ThreadFacts) 
     whole = machine.multiprocessors if parts < 4 else machine.multiprocessors * fit.CLUSTERS_OF_FOUR
     blocks = columns // width * parts
     issued = math.ceil(blocks / whole) * depth / parts * (of_column * width + of_row)
-    waited = math.ceil(blocks / whole / _resident(point, machine)) * depth / parts / warps * of_warp * width
+    held = int(gpu_model.resident_blocks(machine, 32 * warps, _registers(point), 0))
+    waited = math.ceil(blocks / whole / held) * depth / parts / warps * of_warp * width
     return float((own if parts > 1 else 0.0) + math.hypot(issued**2, waited**2) ** 0.5)
 
 
-def _resident(point: Point, machine: ThreadFacts) -> int:
-    """How many blocks a multiprocessor has registers for."""
+def _registers(point: Point) -> float:
+    """About how many registers a thread takes."""
     own, of_column = fit.STREAM_REGISTERS
-    return int(machine.registers / (32 * point["rows"] * (own + of_column * point["width"])))
+    return float(own + of_column * point["width"])
 
 
 def _divisors(number: int) -> list[int]:
