@@ -209,7 +209,7 @@ class Size:
         loads = loads + count * channels / (1.0 if self.clash else self.core.loads)
         issued = np.maximum(count * sums / self.core.multiply_adds, loads)
         around = (model.TILE_CYCLES + 2 * sums) * count / self.depth
-        waits = model.chain_cycles(self.core, count, self.depth * (sums + read + channels))
+        waits = model.chain_cycles(self.core, count, self.depth * sums)
         return np.maximum(issued, waits) + 0.5 * np.where(down == 1, 1, count) + around
 
 
@@ -403,14 +403,18 @@ def match_window(unit: Unit) -> Sketch | None:
     tiles = facts.points // (high * wide) * ceildiv(wide, lanes)
     seen = np.asarray([0, *(taps.read(n) for n in knobs["rows"])])
 
-    def cost(columns: Columns) -> Any:
-        rows = columns["rows"]
+    def tile(rows: Any) -> Any:
         loads = facts.depth // taps.count * seen[rows]
         each = facts.depth * rows / (core.multiply_adds * model.WINDOW_SHARE)
         each = each + loads * (model.WINDOW_LOADS if shape.step == 1 else model.STEPPED_LOADS) / core.loads
-        each = np.maximum(each, model.chain_cycles(core, facts.depth, facts.depth * rows + loads)) + rows
-        each = each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), model.SPILLED, 1.0)
-        computing = tiles * -(-high // rows) * each * (1 + model.UNEVEN_WINDOW * ((high % rows != 0) & (rows > 3)))
+        each = np.maximum(each, model.chain_cycles(core, facts.depth, facts.depth * rows)) + rows
+        return each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), model.SPILLED, 1.0)
+
+    def cost(columns: Columns) -> Any:
+        rows = columns["rows"]
+        down, rest = high // rows, high % rows
+        uneven = (rest > 0) * np.where(down < model.FEW_TILES, model.CUT_WINDOW * facts.depth, model.UNEVEN_WINDOW)
+        computing = tiles * (down * tile(rows) + (rest > 0) * tile(rest)) * (1 + uneven)
         return seconds(model.overlapped(computing, model.stream_cycles(unit)), unit.target)
 
     def legal(columns: Columns) -> Any:

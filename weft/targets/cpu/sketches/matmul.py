@@ -221,13 +221,18 @@ def match(unit: Unit) -> Sketch | None:
     if product.m == 1:  # a load for each multiply-add
         whole = max(whole, float(seconds(model.UNALIGNED * product.count * size.best[1], unit.target)))
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
+    point = {knob: np.asarray([number]) for knob, number in default.items()}
+
+    def waiting(columns: Columns) -> Any:
+        computing = size.cycles(columns["rows"], columns["vectors"])
+        return model.overlapped(computing, _waited(product, unit.target, kernel, columns)) / computing
 
     def cost(columns: Columns) -> Any:
         slower = size.cycles(columns["rows"], columns["vectors"]) / size.best[1]
         down, tiles = ceildiv(product.m, columns["rows"]), columns["tiles"]
         by_rule = (tiles == plan.tiles) & (columns["rows"] == plan.rows)  # a block for each core
         slower = slower * (1 + model.UNEVEN_BLOCK * ((tiles < down) & (down % tiles != 0) & ~by_rule))
-        return around_rule(rest, whole)(columns) * slower
+        return around_rule(rest, whole)(columns) * slower * np.maximum(waiting(columns) / waiting(point), 1.0)
 
     def legal(columns: Columns) -> Any:
         rows, vectors, parts = columns["rows"], columns["vectors"], columns["parts"]
@@ -237,6 +242,24 @@ def match(unit: Unit) -> Sketch | None:
 
     choices = {knob: tuple(sorted({*numbers, default[knob]})) for knob, numbers in knobs.items()}
     return Sketch("matmul", choices, apply, cost, legal)
+
+
+def _waited(product: Product, target: Target, kernel: MicroKernel, columns: Columns) -> Any:
+    """Cycles in which tiles wait for weights that come again for each tile below another one, from where the block of
+    columns is found that they belong to; and those of sums that go through memory, block by block of the reduction."""
+    rows, depth = columns["rows"], np.minimum(columns["depth"], product.k)
+    size, first, second = product.facts.target.dtype.bytes, *target.cache_bytes[:2]
+    wide = np.minimum(columns["panels"] * columns["vectors"] * kernel.lanes, product.n) * size
+    down, parts = ceildiv(product.m, rows), ceildiv(product.k, depth)
+    high = ceildiv(down, np.maximum(columns["tiles"], 1))
+    core, weights = core_of(target), product.n * product.k * size
+    far = float(weights / model.bytes_a_cycle(weights, target))
+    near = weights / core.second_level
+    within = np.where((wide + rows * size) * depth <= first, 0.0, np.where(wide * depth <= second, near, far))
+    between = np.where(wide * product.k <= second, near, far)
+    sums = down * ceildiv(product.n, columns["vectors"] * kernel.lanes) * rows * columns["vectors"]
+    through = np.where(parts > 1, (parts + 1) * (4 * sums), 0)
+    return (down - high) * within + (high - 1) * between + through
 
 
 def _enough(blocks: tuple[int, ...], size: int, tile: Any) -> Any:

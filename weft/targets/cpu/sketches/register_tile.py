@@ -23,7 +23,7 @@ from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.passes.shift_tiles import NOTE as TILES
-from weft.plan.contraction import counted, group_of, load_bytes, taps_along
+from weft.plan.contraction import counted, group_of, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -32,6 +32,7 @@ from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize
+from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 from weft.targets.cpu.sketches import nest
@@ -74,21 +75,25 @@ def match(unit: Unit) -> Sketch | None:
     plan = plan_tile(unit.facts, unit.target, unit.constants)
     if plan is None:
         return None
-    slower, packing = model.UNBLOCKED, 0.0
+    tests, packing = 1.0, 0.0
     if plan.packed is None:
-        slower = (1 + model.UNPACKED * model.lines_of(unit.target)) * (
-            model.OPEN_WINDOW if _is_window(unit, plan) else 1.0
-        )
+        tests = model.OPEN_WINDOW if _is_window(unit, plan) and not _masks(unit.facts, unit.target) else 1.0
     elif plan.packed.buffer not in unit.constants:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
+        lines = model.lines_of(unit.target) * columns["lanes"] / max(unit.target.lanes(unit.facts.target.dtype), 1)
+        slower = model.UNBLOCKED if plan.packed is not None else tests * (1 + model.UNPACKED * lines)
         computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan, columns["rows"])
-        streaming = model.stream_cycles(unit) + _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
-        return seconds(slower * model.overlapped(computing, streaming) + packing, unit.target)
+        again = _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
+        return seconds(slower * model.overlapped(computing, model.stream_cycles(unit)) + again + packing, unit.target)
 
     knobs, legal = _choices(unit.facts, unit.target, plan)
     return Sketch("register tile", knobs, lambda point: _apply(unit, plan, point), cost, legal)
+
+
+def _masks(facts: Facts, target: Target) -> bool:
+    return has_masks(target.features, facts.target.dtype.bits)
 
 
 def match_grouped(unit: Unit) -> Sketch | None:
@@ -148,7 +153,7 @@ def _choices(
     """
     sizes, registers = {axis.var: extent(axis) for axis in facts.spatial}, max(target.vector_registers, 8)
     across, down = sizes[plan.lane], 1 if plan.row is None else sizes[plan.row]
-    whole = plan.packed is not None and not plan.padded
+    whole, masks = plan.packed is not None and not plan.padded, np.asarray(_masks(facts, target))
     lanes = _lane_counts(max(target.lanes(facts.target.dtype), 1), across, whole)
     share = ceildiv(ceildiv(across, lanes[0]), max(target.cores, 1))
     most = min(6, ceildiv(across, lanes[-1])) if down > 1 else min(registers * 3 // 8, share)
@@ -160,26 +165,32 @@ def _choices(
     def legal(columns: Columns) -> Any:
         rows, vectors, width = columns["rows"], columns["vectors"], columns["vectors"] * columns["lanes"]
         fits = ((rows + 1) * vectors + 1 < registers) & ((across % width == 0) | (not whole))
+        fits = fits & ((width <= across) | (plan.packed is not None) | ~masks)  # else each lane has its test
         return fits & ((vectors == 1) | (width < across + columns["lanes"]))
 
     return knobs, legal
 
 
 def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> Any:
-    """Cycles of all tiles: what a step multiplies, and what it loads for that."""
-    vectors, rows, core, loads = columns["vectors"], columns["rows"], core_of(target), np.zeros(1)
+    """Cycles of all tiles: what a step multiplies, and what it loads for that. Those of the last rows are smaller."""
+    sizes = {axis.var: extent(axis) for axis in facts.spatial}
+    down, rows = 1 if plan.row is None else sizes[plan.row], columns["rows"]
+    across = ceildiv(sizes[plan.lane], columns["vectors"] * columns["lanes"])
+    each = down // rows * _tile_cycles(facts, target, plan, columns["vectors"], rows)
+    each = each + (down % rows > 0) * _tile_cycles(facts, target, plan, columns["vectors"], down % rows)
+    return facts.points // (sizes[plan.lane] * down) * across * each
+
+
+def _tile_cycles(facts: Facts, target: Target, plan: TilePlan, vectors: Any, rows: Any) -> Any:
+    core, loads = core_of(target), np.zeros(1)
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane) != 0 else 1
         apart = 0 if plan.row is None else facts.step(load, plan.row)
         clash = core.clashes(None if apart is None else apart * int(load.buffer.dtype.bytes))
         loads = loads + along * (rows if apart != 0 else 1) / (1.0 if clash else core.loads)
     issued = np.maximum(rows * vectors / core.multiply_adds, loads * model.LOAD_SHARE)
-    step = np.maximum(issued, core.latency) + model.STEP_CYCLES
-    sizes = {axis.var: extent(axis) for axis in facts.spatial}
-    down = 1 if plan.row is None else sizes[plan.row]
-    tiles = ceildiv(sizes[plan.lane], vectors * columns["lanes"]) * ceildiv(down, rows)
-    tiles = facts.points // (sizes[plan.lane] * down) * tiles
-    return tiles * (counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors)
+    step = np.maximum(issued + model.STEP_CYCLES, core.latency)
+    return counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors
 
 
 def _turned(unit: Unit, plan: TilePlan, rows: Any) -> Any:
@@ -202,13 +213,20 @@ def _is_window(unit: Unit, plan: TilePlan) -> bool:
 
 
 def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
-    """Cycles in which the operands that the lanes share come again, once for each tile along the lanes but the first.
+    """Cycles in which the operands that the lanes share come again, once for each tile along the lanes, and each block
+    of them, but the first.
 
-    Nothing is in blocks for the caches: what one of them does not hold comes from behind it each time.
+    Nothing is in blocks for the caches: what the first one does not hold comes from behind it each time, and is waited
+    for, since it is not fetched ahead.
     """
-    lane = next(extent(axis) for axis in unit.facts.spatial if axis.var is plan.lane)
-    shared = sum(load_bytes(load) for load in unit.facts.loads if unit.facts.step(load, plan.lane) == 0)
-    return (ceildiv(lane, width) - 1) * shared / model.bytes_a_cycle(shared, unit.target)
+    total: Any = 0.0
+    for load in unit.facts.loads:
+        size, same = load_bytes(load), [axis for axis in unit.facts.spatial if not uses(load, axis)]
+        if size > unit.target.cache_bytes[0] and any(axis.var is plan.lane for axis in same):
+            passes = math.prod(extent(axis) for axis in same if axis.var not in (plan.lane, plan.row))
+            lane = next(extent(axis) for axis in same if axis.var is plan.lane)
+            total = total + (passes * ceildiv(lane, width) - 1) * size / model.bytes_a_cycle(size, unit.target)
+    return total
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
