@@ -10,8 +10,10 @@ aside. Our time is that of the first call with those sizes, ONNX Runtime's the b
 threads spin for some 30 ms after a call, on a core that the next one needs; so each has its turn after a pause. A
 pause leaves weights in main memory, on a shared machine even one that spins, and it takes three calls to bring them
 back: so each is called with sizes that it knows first, as often as that takes. `cold` is the other case, one request
-at a time: the very first call after a pause, of both, with those sizes once more. `special` is a form that was made
-for just one of those sizes, in turns with the form for all: what leaving sizes open costs in the steady state.
+at a time: the very first call after a pause, of both, with those sizes once more. The steady state is that of the
+smallest, the middle and the largest of those sizes, in turns with a form that was made for just them: `steady` is that
+of a module as it comes, which by then has made forms of its own beside the calls, `open` that of the form for all sizes
+alone, which is what sizes get that do not come again. Both are given for each of the three.
 `--memory 1000` calls with so many more sizes, and says what the process takes after a tenth of them and after all.
 With one thread what counts is the processor's time, which others on the machine disturb least.
 Graphs are written here with random weights: what matters is what they compute, not what they say.
@@ -34,6 +36,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,9 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import weft
+from weft.compiler.sizes import background
 from weft.core.knobs import knobs
+from weft.core.model import FORM_AFTER
 
 Feeds = dict[str, "np.ndarray[Any, Any]"]
 
@@ -253,7 +258,7 @@ SETTLE_SECONDS = 0.06
 """After it nobody's threads spin any more."""
 WARM_CALLS = 5
 """After so many calls weights are where they are in a row of calls."""
-STEADY_ROUNDS = 15
+STEADY_ROUNDS = 40
 
 
 def turn(
@@ -279,6 +284,34 @@ def grown(run: Callable[[Feeds], Any], given: Sequence[Feeds]) -> list[float]:
         run(one)
         if at in (len(given) // 10, len(given)):
             found.append(resident_megabytes())
+    return found
+
+
+def steady(
+    content: bytes, module: Any, given: Sequence[Feeds], threads: int, clock: Callable[[], float]
+) -> list[list[float]]:
+    """The times of forms for just some sizes, by those of a module that has none, and of one as it comes: the median
+    of the ratios of neighbours."""
+    ordered = sorted(given, key=lambda one: sum(array.size for array in one.values()))
+    usual = weft.compile(onnx.load_from_string(content), threads=threads)
+    usual.run(None, given[0])
+    found: list[list[float]] = [[], []]
+    for one in (ordered[0], ordered[len(ordered) // 2], ordered[-1]):
+        for _ in range(FORM_AFTER):
+            usual.run(None, one)
+        if not background.settle():
+            raise SystemExit("the form that is made beside the calls has not come")
+        with knobs.override(sizes="bound"):
+            special = weft.compile(onnx.load_from_string(content), threads=threads)
+        forms = (special, module, usual)
+        times: list[list[float]] = [[] for _ in forms]
+        for _ in range(STEADY_ROUNDS):
+            for form, taken in zip(forms, times):
+                for _ in range(2):
+                    form.run(None, one)
+                taken.append(seconds_of(partial(form.run, None, one), clock)[0])
+        for ratios, taken in zip(found, times[1:]):
+            ratios.append(statistics.median(one / other for one, other in zip(times[0], taken)))
     return found
 
 
@@ -310,16 +343,10 @@ def measure(name: str, model: Model, count: int, threads: int, memory: int = 0) 
         np.testing.assert_allclose(made[0], wanted[0], rtol=2e-3, atol=2e-4)
         ratios.append(other / fresh)
         cold.append(turn(theirs, (), one, 1, clock)[0] / turn(ours, (), one, 1, clock)[0])
-    with knobs.override(sizes="bound"):
-        special = weft.compile(onnx.load_from_string(content), threads=threads)
-    special.run(None, given[-1])
-    times: list[list[float]] = [[], []]
-    for _ in range(STEADY_ROUNDS):
-        for at, m in enumerate((special, module)):
-            times[at].append(seconds_of(lambda m=m: m.run(None, given[-1]), clock)[0])
+    alone, usual = steady(content, module, given[1:], threads, clock)
     found = {
         "model": name, "first_call_seconds": first, "median": statistics.median(ratios), "least": min(ratios),
-        "cold": statistics.median(cold), "special": min(times[0]) / min(times[1]), "ratios": ratios,
+        "cold": statistics.median(cold), "steady": usual, "open": alone, "ratios": ratios,
     }  # fmt: skip
     return {**found, "megabytes": grown(ours, more)} if more else found
 
@@ -339,14 +366,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"there is no {unknown[0]}; there are {', '.join(known)}")
     rows = []
-    print("speed of calls with new sizes, ONNX Runtime's time / Weft's; and the special form's time / Weft's")
+    print("speed of calls with new sizes, ONNX Runtime's time / Weft's; and a special form's time / Weft's")
     for name in options.models or known:
         row = measure(name, known[name](), options.sizes, options.threads, options.memory)
         rows.append(row)
         memory = "   MB {:.0f} to {:.0f}".format(*row["megabytes"]) if options.memory else ""
         print(
             f"{name:12} first call {row['first_call_seconds']:6.1f} s   median {row['median']:5.2f}   "
-            f"least {row['least']:5.2f}   cold {row['cold']:5.2f}   special {row['special']:5.2f}{memory}",
+            f"least {row['least']:5.2f}   cold {row['cold']:5.2f}   "
+            + "   ".join(f"{name} {' '.join(f'{ratio:.2f}' for ratio in row[name])}" for name in ("steady", "open"))
+            + memory,
             flush=True,
         )
     if options.json:
