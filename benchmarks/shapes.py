@@ -258,7 +258,8 @@ SETTLE_SECONDS = 0.06
 """After it nobody's threads spin any more."""
 WARM_CALLS = 5
 """After so many calls weights are where they are in a row of calls."""
-STEADY_ROUNDS = 40
+STEADY_ROUNDS, STEADY_SECONDS = 40, 1.0
+"""At most so many, and seven of what takes long."""
 
 
 def turn(
@@ -305,7 +306,8 @@ def steady(
             special = weft.compile(onnx.load_from_string(content), threads=threads)
         forms = (special, module, usual)
         times: list[list[float]] = [[] for _ in forms]
-        for _ in range(STEADY_ROUNDS):
+        seconds, _ = seconds_of(partial(usual.run, None, one))
+        for _ in range(min(STEADY_ROUNDS, max(7, int(STEADY_SECONDS / seconds)))):
             for form, taken in zip(forms, times):
                 for _ in range(2):
                     form.run(None, one)
