@@ -27,6 +27,7 @@ from weft.core.errors import ScheduleError
 from weft.expr.nodes import FloorDiv, Load, Var, int_value, is_true
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
+from weft.loop.tree import writers
 from weft.plan.contraction import counted, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
@@ -340,6 +341,18 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
     unit.done.update([name, final.name, sums.name])
     if point["by_rows"]:  # what a part of the rows reads is padded where it is read
         attach_producers(s, final.name, outer[:1], unit.target, unit.done)
+    _store_rows_together(unit, shape, image)
+
+
+def _store_rows_together(unit: Unit, shape: Shape, image: str) -> None:
+    """Stores a copy of a plain image, such as one with zeros around it, with the same row of all channels, which a tile
+    reads, in one stretch of memory: a few pages, not one for each channel."""
+    s, (*indices, last), tiled = unit.schedule, shape.image.indices, {axis.var for axis in unit.facts.spatial}
+    made = [writers(s.func.body, buffer) for buffer in s.func.allocations if buffer.name == image]
+    copied = len(made) == 1 and len(made[0]) == 1 and made[0][0].init is None
+    if copied and not shape.depthwise and shape.place is not None and uses_any(last, {shape.place.var}):
+        apart = [at for at, index in enumerate(indices) if not uses_any(index, tiled)]
+        nest.store_last(s[made[0][0].name], *apart, len(indices))
 
 
 def _is_copied(unit: Unit, shape: Shape, point: Point) -> bool:
