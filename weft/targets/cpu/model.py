@@ -128,10 +128,13 @@ a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for b
 LEAST_PASSES, LEAST_OWN = 4, 4
 """A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
 
-LANES_STORED, LINE_STORED = 16, 10.0
+LANES_STORED, LINE_STORED, LINE_STORED_FAR = 16, 10.0, 20.0
 """Pixels that are stored at once, and channels of a block that are stored apart where the result is plain; cycles for
 each line of a cache that a stored row of a tile meets. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48
-at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each."""
+at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each. The
+last where a result does not stay in the second-level cache: Emerald Rapids, what then gets longer rows is 1.03 to 1.06
+times as fast (three volumes of 3 to 112 channels), one that stays 0.96. Held out: 1.02 and 1.09 (two volumes of
+`benchmarks.conv_kinds`)."""
 
 MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
@@ -215,7 +218,7 @@ as fast in the mean (1.02 to 1.25) as where only images larger than their weight
 EVEN = 0.9
 """The part of the cores that must be busy, on average, for a loop to be divided as it is; else its parts are cut on."""
 
-LEAST_SKIPPED, LEAST_SKIPPED_IN_ROWS = 0.1, 0.2
+LEAST_SKIPPED, LEAST_SKIPPED_IN_ROWS, LEAST_SKIPPED_FRAMES = 0.1, 0.2, 0.04
 """The share of the products along a side of a window that meet nothing but zeros around the image, from which on they
 are passed over. Cascade Lake, a thread, in turns with all of them, kernels alone: 3 × 3 with gaps of 12 at 33² (40 % of
 all) 0.56 and 0.60 of the time, of 4 at 16² (29 %) 0.79 and 0.83; where they are 2 to 5 % 0.95 to 1.04, and at 7² 1.05:
@@ -302,13 +305,21 @@ def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
-def row_cycles(wide: Any, row: int, size: int = 4) -> Any:
+def row_cycles(wide: Any, row: int, size: int = 4, far: bool = False) -> Any:
     """Cycles in which so many neighbours of a row are stored, a row of a tile that was turned; 0 for a row of none.
 
-    Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again.
+    Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again,
+    from `far` where the second-level cache does not hold the result.
     """
     apart = np.gcd(np.asarray(wide).astype(int) * size, math.gcd(row * size, LINE_BYTES))  # where stores begin
-    return LINE_STORED * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
+    line = LINE_STORED_FAR if far else LINE_STORED
+    return line * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
+
+
+def is_far(unit: Unit) -> bool:
+    """Whether the second-level cache does not hold a result, beside as much of what it is made of."""
+    facts = unit.facts
+    return bool(2 * facts.points * facts.target.dtype.bytes > unit.target.cache_bytes[1])
 
 
 def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False) -> Any:

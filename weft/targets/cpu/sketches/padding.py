@@ -67,7 +67,8 @@ def passing(
     axes of which a tile has several places, by the knobs that say how many."""
     taps = _taps(unit, image, weight, tiled)
     channels = [axis for axis in unit.facts.reduce if extent(axis) > 1 and all(axis is not one.tap for one in taps)]
-    kept = tuple(one for one in taps if channels and one.least(unit.target) <= 1 - least)
+    few = [least if one.knob else min(least, model.LEAST_SKIPPED_FRAMES) for one in taps]
+    kept = tuple(one for one, part in zip(taps, few) if channels and one.least(unit.target) <= 1 - part)
     first = [one.tap for one in kept]
     order = (*first, *(axis for axis in unit.facts.reduce if axis not in first))
     return replace(unit, facts=replace(unit.facts, reduce=order)), kept
