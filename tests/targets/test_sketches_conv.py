@@ -85,6 +85,7 @@ def test_rows_stored_plainly_cost_the_lines_that_they_meet():
     met = model.row_cycles(wide, 112) / model.LINE_STORED
     assert np.allclose(met, [1, 1 + 48 / 64, 1, 1 + 96 / 64])  # whole halves and lines; the others begin anywhere
     assert model.row_cycles(wide, 0) == 0
+    assert np.allclose(model.row_cycles(wide, 112, far=True) / model.LINE_STORED_FAR, met)
     assert np.allclose(model.row_cycles(np.asarray([8.0, 14.5]), 112) / model.LINE_STORED, [1, 1 + 50 / 64])
     # Halves of lines are stored as often as whole ones would be, twice: a tile of fewer channels and more pixels.
     assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8)) == (3, 1, 8)
@@ -185,6 +186,34 @@ def test_taps_beside_the_image_are_passed_over(target):
             chosen = [one for one in kernels_in(graph, find_target(TARGETS[target])) if isinstance(one, Chosen)]
         steps = [step.arguments for one in chosen for step in one.schedule.trace.steps]
         assert any(step.get("key") == "skip_padding" for step in steps) == passed
+
+
+@pytest.mark.parametrize("target", ["avx512_amx", "avx2", "neoverse"])
+def test_frames_beside_a_volume_are_passed_over_where_they_are_few(target):
+    """A frame is passed over for all of its tiles at once: 2 of 30 pay, where 2 of 30 rows do not."""
+    passed = {}
+    for kind, size in {"frames": (10, 6, 6), "rows": (1, 10, 36)}.items():
+        b = Builder(kind)
+        window = (3, 1, 1) if kind == "frames" else (1, 3, 1)
+        pads = [n // 2 for n in window] * 2
+        made = b.node("Conv", b.input("x", (1, 32, *size)), b.normal(64, 32, *window), pads=pads)
+        with knobs.override(winograd=False):
+            chosen = [
+                one for one in kernels_in(b.finish(made), find_target(TARGETS[target])) if isinstance(one, Chosen)
+            ]
+        steps = [step.arguments for one in chosen for step in one.schedule.trace.steps]
+        passed[kind] = any(step.get("key") == "skip_padding" for step in steps)
+    assert passed == {"frames": True, "rows": False}
+
+
+def test_the_same_row_of_all_channels_of_a_copy_lies_together():
+    """Zeros around an image need a copy of it; an image without them is read where it lies."""
+    for pads, orders in {1: [["d0", "d2", "d1", "d3"]], 0: []}.items():
+        graph = convolution(16, 48, (10, 13), 3, pads=[pads] * 4)
+        with knobs.override(winograd=False):
+            chosen = [one for one in kernels_in(graph, find_target(TARGETS["avx512_amx"])) if isinstance(one, Chosen)]
+        steps = [step.arguments for one in chosen for step in one.schedule.trace.steps if "outputs" in step.arguments]
+        assert [step["outputs"] for step in steps if step["buffer"] == "padded"] == orders
 
 
 def test_no_two_points_take_the_same_steps() -> None:

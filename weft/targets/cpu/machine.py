@@ -14,7 +14,7 @@ cycles ahead 1.003 to 1.27 times as fast, 1.07 in the mean. An Emerald Rapids: t
 that fetches weights 8 steps ahead while they pass by parts of an image, and all rows of a window instead of the first:
 twelve shapes (none of `benchmarks.odd`; medians of turns) 0.998 to 1.14 times as fast, 1.03 in the mean (best calls
 1.015); but the 8 was chosen on one of its rows (3 × 3, 72 to 112 channels), and other distances were not tried. An
-Emerald Rapids takes that 8: of eleven shapes (1 × 1, 3 × 3 with steps of 2, gaps, groups, volumes, transposed; none of a
+Emerald Rapids takes that 8: twelve shapes (1 × 1, 3 × 3 with steps of 2, gaps, groups, volumes, transposed; none of a
 benchmark; medians of turns) 0.99 to 1.15 times as fast, 1.03 in the mean; with 4 and 16 steps the same within noise.
 """
 
