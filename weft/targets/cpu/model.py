@@ -223,7 +223,7 @@ LEAST_SKIPPED, LEAST_SKIPPED_IN_ROWS, LEAST_SKIPPED_FRAMES = 0.1, 0.2, 0.04
 are passed over. Cascade Lake, a thread, in turns with all of them, kernels alone: 3 × 3 with gaps of 12 at 33² (40 % of
 all) 0.56 and 0.60 of the time, of 4 at 16² (29 %) 0.79 and 0.83; where they are 2 to 5 % 0.95 to 1.04, and at 7² 1.05:
 a test for each tile, and taps that are not beside one another, cost as much. In rows, where taps below one another
-share what they read, 1.15 at 24² with gaps of 4 (11 %), 0.8 at 20² with 6 (20 %). Frames are passed over for all of their
+share what they read, 1.15 at 24² with gaps of 4 (11 %), 0.8 at 20² with 6 (20 %). Frames are passed over for all their
 tiles at once; Emerald Rapids, chosen on two volumes of `benchmarks.conv_kinds` (4 and 8 %: 0.97 and 0.93 of the time);
 three volumes that were not looked at before (6 to 8 %, 24 to 128 channels): 1.0, 0.95, 0.91."""
 
