@@ -133,8 +133,8 @@ LANES_STORED, LINE_STORED, LINE_STORED_FAR = 16, 10.0, 20.0
 each line of a cache that a stored row of a tile meets. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48
 at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each. The
 last where a result does not stay in the second-level cache: Emerald Rapids, what then gets longer rows is 1.03 to 1.06
-times as fast (three volumes of 3 to 112 channels), one that stays 0.96. Held out: 1.02 and 1.09 (two volumes of
-`benchmarks.conv_kinds`)."""
+times as fast (three volumes of 3 to 112 channels), one that stays 0.96; two of `benchmarks.conv_kinds`, which were in
+the same run, and one of which led here, 1.02 and 1.09. Nothing was held out."""
 
 MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
