@@ -85,7 +85,6 @@ def test_rows_stored_plainly_cost_the_lines_that_they_meet():
     met = model.row_cycles(wide, 112) / model.LINE_STORED
     assert np.allclose(met, [1, 1 + 48 / 64, 1, 1 + 96 / 64])  # whole halves and lines; the others begin anywhere
     assert model.row_cycles(wide, 0) == 0
-    assert np.allclose(model.row_cycles(wide, 112, far=True) / model.LINE_STORED_FAR, met)
     assert np.allclose(model.row_cycles(np.asarray([8.0, 14.5]), 112) / model.LINE_STORED, [1, 1 + 50 / 64])
     # Halves of lines are stored as often as whole ones would be, twice: a tile of fewer channels and more pixels.
     assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8)) == (3, 1, 8)

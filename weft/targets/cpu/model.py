@@ -24,6 +24,7 @@ from weft.loop.passes.shift_tiles import tile_counts, tile_sizes
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule, cheapest
+from weft.schedule.facts import facts_of
 from weft.targets.base import Target
 from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
@@ -128,13 +129,10 @@ a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for b
 LEAST_PASSES, LEAST_OWN = 4, 4
 """A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
 
-LANES_STORED, LINE_STORED, LINE_STORED_FAR = 16, 10.0, 20.0
+LANES_STORED, LINE_STORED = 16, 10.0
 """Pixels that are stored at once, and channels of a block that are stored apart where the result is plain; cycles for
 each line of a cache that a stored row of a tile meets. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48
-at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each. The
-last where a result does not stay in the second-level cache: Emerald Rapids, what then gets longer rows is 1.03 to 1.06
-times as fast (three volumes of 3 to 112 channels), one that stays 0.96; two of `benchmarks.conv_kinds`, which were in
-the same run, and one of which led here, 1.02 and 1.09. Nothing was held out."""
+at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each."""
 
 MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
@@ -178,6 +176,13 @@ ms; with 4, 16 and 144 phases of 256, 128 and 96 channels products wait for 6 to
 DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.8, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
 that a core gets from behind its second-level cache, with a whole model between two uses."""
+
+AROUND_PRODUCT, IMAGE_SHARE, MOST_IMAGE = 4.0, 0.25, 8 << 20
+"""As how many more channels what is done around Winograd's products counts; the part of the third-level cache, and the
+bytes at most, beyond which its images come from memory and are waited for. A layer of six alike in a row, 3 × 3, a
+thread of an Emerald Rapids, tiles of 2 and 4: its time beside a direct convolution's is off by 20 % (root of the mean
+square; 35 % before) for 23 shapes of 16 to 128 channels on images of 14 to 512; held out by 29 % (41 %) for 11 shapes,
+and with AVX2 by 16 % (21 %) for 8. Images of 256² and more had been thought 1.5 to 2.4 times too quick."""
 
 WINOGRAD_TILES = ((2, 4, 6), 8), ((2, 4), 6)
 """The tiles that are considered where one side or two of a window have several taps, and how many inputs one may have
@@ -307,21 +312,21 @@ def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
-def row_cycles(wide: Any, row: int, size: int = 4, far: bool = False) -> Any:
+def row_cycles(wide: Any, row: int, size: int = 4) -> Any:
     """Cycles in which so many neighbours of a row are stored, a row of a tile that was turned; 0 for a row of none.
 
-    Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again,
-    from `far` where the second-level cache does not hold the result.
+    Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again.
     """
     apart = np.gcd(np.asarray(wide).astype(int) * size, math.gcd(row * size, LINE_BYTES))  # where stores begin
-    line = LINE_STORED_FAR if far else LINE_STORED
-    return line * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
+    return LINE_STORED * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
 
 
-def is_far(unit: Unit) -> bool:
-    """Whether the second-level cache does not hold a result, beside as much of what it is made of."""
-    facts = unit.facts
-    return bool(2 * facts.points * facts.target.dtype.bytes > unit.target.cache_bytes[1])
+def far_lines(unit: Unit) -> float:
+    """How many times as long lines of a result take: longer where the second-level cache does not hold it, beside as
+    much of what it is made of."""
+    made = unit.facts.target if unit.epilogue is None else facts_of(unit.epilogue).target
+    is_far = 2 * unit.facts.points * made.dtype.bytes > unit.target.cache_bytes[1]
+    return core_of(unit.target).far_line if is_far else 1.0
 
 
 def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False) -> Any:

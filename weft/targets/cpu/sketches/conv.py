@@ -137,7 +137,7 @@ def _walk(unit: Unit, shape: Shape, ahead: bool) -> Walk:
     walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size, ahead)
     if shape.place is None or shape.depthwise or shape.phase or nest.result_step(unit, shape.place.var) != 1:
         return walk
-    return replace(walk, row=extent(shape.place), lanes=extent(shape.lane), far=model.is_far(unit))
+    return replace(walk, row=extent(shape.place), lanes=extent(shape.lane), far=model.far_lines(unit))
 
 
 def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int, ahead: bool = False) -> Walk:
@@ -190,8 +190,8 @@ class Walk:
     row: int = 0
     """The pixels of a row of a result that is stored plainly, one for each of so many `lanes`; 0 where it is not."""
     lanes: int = 0
-    far: bool = False
-    """Whether such a result does not stay in a cache."""
+    far: float = 1.0
+    """How many times as long its lines take."""
 
     def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
@@ -201,7 +201,7 @@ class Walk:
             self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
-        stores = stores + vectors * high * self.lanes * model.row_cycles(wide, self.row, far=self.far)
+        stores = stores + vectors * high * self.lanes * self.far * model.row_cycles(wide, self.row)
         waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * lines
         return issued + waits + stores / self.depth
 

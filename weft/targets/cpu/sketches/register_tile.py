@@ -203,7 +203,8 @@ def _turned(unit: Unit, plan: TilePlan, rows: Any) -> Any:
         return 0.0
     if row is None or nest.result_step(unit, row.var) != 1:
         return model.TURNED_CYCLES * facts.points
-    return facts.points / rows * model.row_cycles(rows, extent(row), facts.target.dtype.bytes, model.is_far(unit))
+    lines = model.row_cycles(rows, extent(row), facts.target.dtype.bytes) * model.far_lines(unit)
+    return facts.points / rows * lines
 
 
 def _is_window(unit: Unit, plan: TilePlan) -> bool:
