@@ -274,6 +274,7 @@ def test_streamed_weights_speak_for_small_tiles():
 def test_images_from_memory_are_waited_for():
     """Twice, where few channels give little to multiply: an image that stays is worth it, a large one is not."""
     machine = find_target("x86_64-unknown-linux-gnu,cpu=emeraldrapids,cores=1")
+    machine = dataclasses.replace(machine, cache_bytes=(48 << 10, 2 << 20, 300 << 20))
     assert ranked_tiles(Convolution(1, 16, 16, 64, 64), machine)
     assert not ranked_tiles(Convolution(1, 16, 16, 512, 512), machine)
     assert ranked_tiles(Convolution(1, 64, 64, 512, 512), machine)

@@ -7,10 +7,10 @@ Cycles of a core, from the facts about the machine:
     weights       bytes that do not stay in the second-level cache, streamed from behind it once a call
     images        as they come and go; by Winograd's method twice, since tiles are looked at before they are computed
 
-Products and transforms overlap with the stream of weights only in part, and with Winograd's images not at all. Its sums
-are less exact, the more so the larger the tile: the error is measured for the very weight, on random data, on data with
-a large mean and on data with an element as large as a tile may have, and a tile that would miss the bound is not
-offered.
+Products and transforms overlap with the stream of weights only in part, and with images that Winograd's method finds in
+memory not at all. Its sums are less exact, the more so the larger the tile: the error is measured for the very weight,
+on random data, on data with a large mean and on data with an element as large as a tile may have, and a tile that would
+miss the bound is not offered.
 """
 
 from __future__ import annotations
@@ -292,10 +292,10 @@ def winograd_cycles(facts: Convolution, tile: int, target: Target) -> float:
     tiles, vectors = facts.tiles(tile)
     products = vectors * tiles * facts.inputs * facts.outputs
     phases = math.prod(facts.gaps)
-    sums = (tiles // phases, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
+    filled = register_share(tiles // phases, facts.outputs * 4 // max(target.vector_bytes, 4), target.vector_registers)
     weights: float = vectors * facts.inputs * facts.outputs
-    share = model.PRODUCT_SHARE * register_share(*sums) / (1 + model.AROUND_PRODUCT / facts.inputs)
-    transforms, passed = tiles * facts.transforms(tile), facts.passed(2)
+    share, passed = model.PRODUCT_SHARE * filled, facts.passed(2)
+    transforms = tiles * facts.transforms(tile)
     is_far = passed > min(model.IMAGE_SHARE * target.cache_bytes[2], model.MOST_IMAGE)
     copies = passed / core_of(target).memory if is_far else 0.0
     if phases > 1:  # each of them reads the weights again

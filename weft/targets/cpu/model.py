@@ -177,12 +177,13 @@ DIRECT_SHARE, PRODUCT_SHARE, STREAM_BYTES = 0.8, 0.8, 5.0
 """How much of the peak a direct convolution reaches, and the products between Winograd's transforms; and bytes a cycle
 that a core gets from behind its second-level cache, with a whole model between two uses."""
 
-AROUND_PRODUCT, IMAGE_SHARE, MOST_IMAGE = 4.0, 0.25, 8 << 20
-"""As how many more channels what is done around Winograd's products counts; the part of the third-level cache, and the
-bytes at most, beyond which its images come from memory and are waited for. A layer of six alike in a row, 3 × 3, a
-thread of an Emerald Rapids, tiles of 2 and 4: its time beside a direct convolution's is off by 20 % (root of the mean
-square; 35 % before) for 23 shapes of 16 to 128 channels on images of 14 to 512; held out by 29 % (41 %) for 11 shapes,
-and with AVX2 by 16 % (21 %) for 8. Images of 256² and more had been thought 1.5 to 2.4 times too quick."""
+IMAGE_SHARE, MOST_IMAGE = 0.25, 8 << 20
+"""The part of the third-level cache, and the bytes at most, beyond which Winograd's images come from memory and are
+waited for. A layer of six alike in a row, 3 × 3, a thread of an Emerald Rapids, tiles of 2 and 4: its time beside a
+direct convolution's is off by 26 % (root of the mean square; 35 % before) for 23 shapes of 16 to 128 channels on images
+of 14 to 512; held out by 31 % (41 %) for 11 shapes, and with AVX2 by 20 % (21 %) for 8. What it still is off by is one
+way: products of few channels take longer than counted. Counted as well (4 channels more) errors were 20, 29 and 16 %,
+but a line of 40 to 72 channels, 5 taps, lost Winograd's method by which it takes 0.8 of the time."""
 
 WINOGRAD_TILES = ((2, 4, 6), 8), ((2, 4), 6)
 """The tiles that are considered where one side or two of a window have several taps, and how many inputs one may have
