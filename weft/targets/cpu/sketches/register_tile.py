@@ -77,7 +77,8 @@ def match(unit: Unit) -> Sketch | None:
         return None
     tests, packing = 1.0, 0.0
     if plan.packed is None:
-        tests = model.OPEN_WINDOW if _is_window(unit, plan) and not _masks(unit.facts, unit.target) else 1.0
+        slow = model.MASKED_WINDOW if _masks(unit.facts, unit.target) else model.OPEN_WINDOW
+        tests = slow if _is_window(unit, plan) else 1.0
     elif plan.packed.buffer not in unit.constants:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
