@@ -223,16 +223,16 @@ def match(unit: Unit) -> Sketch | None:
     rest = {knob: number for knob, number in default.items() if knob not in ("rows", "vectors")}
     point = {knob: np.asarray([number]) for knob, number in default.items()}
 
-    def waiting(columns: Columns) -> Any:
-        computing = size.cycles(columns["rows"], columns["vectors"])
-        return model.overlapped(computing, _waited(product, unit.target, kernel, columns)) / computing
+    least = _slowed(product, unit.target, kernel, point, size.cycles(point["rows"], point["vectors"]))
 
     def cost(columns: Columns) -> Any:
-        slower = size.cycles(columns["rows"], columns["vectors"]) / size.best[1]
+        computing = size.cycles(columns["rows"], columns["vectors"])
+        slower = computing / size.best[1]
         down, tiles = ceildiv(product.m, columns["rows"]), columns["tiles"]
         by_rule = (tiles == plan.tiles) & (columns["rows"] == plan.rows)  # a block for each core
         slower = slower * (1 + model.UNEVEN_BLOCK * ((tiles < down) & (down % tiles != 0) & ~by_rule))
-        return around_rule(rest, whole)(columns) * slower * np.maximum(waiting(columns) / waiting(point), 1.0)
+        slowed = _slowed(product, unit.target, kernel, columns, computing)
+        return around_rule(rest, whole)(columns) * slower * np.maximum(slowed / least, 1.0)
 
     def legal(columns: Columns) -> Any:
         rows, vectors, parts = columns["rows"], columns["vectors"], columns["parts"]
@@ -244,9 +244,9 @@ def match(unit: Unit) -> Sketch | None:
     return Sketch("matmul", choices, apply, cost, legal)
 
 
-def _waited(product: Product, target: Target, kernel: MicroKernel, columns: Columns) -> Any:
-    """Cycles in which tiles wait for weights that come again for each tile below another one, from where the block of
-    columns is found that they belong to; and those of sums that go through memory, block by block of the reduction."""
+def _slowed(product: Product, target: Target, kernel: MicroKernel, columns: Columns, computing: Any) -> Any:
+    """How many times as long tiles take that wait for weights, which come again for each tile below another one from
+    where the block of columns is found that they belong to, and whose sums go through memory, block by block."""
     rows, depth = columns["rows"], np.minimum(columns["depth"], product.k)
     size, first, second = product.facts.target.dtype.bytes, *target.cache_bytes[:2]
     wide = np.minimum(columns["panels"] * columns["vectors"] * kernel.lanes, product.n) * size
@@ -259,7 +259,7 @@ def _waited(product: Product, target: Target, kernel: MicroKernel, columns: Colu
     between = np.where(wide * product.k <= second, near, far)
     sums = down * ceildiv(product.n, columns["vectors"] * kernel.lanes) * rows * columns["vectors"]
     through = np.where(parts > 1, (parts + 1) * (4 * sums), 0)
-    return (down - high) * within + (high - 1) * between + through
+    return model.overlapped(computing, (down - high) * within + (high - 1) * between + through) / computing
 
 
 def _enough(blocks: tuple[int, ...], size: int, tile: Any) -> Any:

@@ -154,7 +154,7 @@ def _choices(
     """
     sizes, registers = {axis.var: extent(axis) for axis in facts.spatial}, max(target.vector_registers, 8)
     across, down = sizes[plan.lane], 1 if plan.row is None else sizes[plan.row]
-    whole, masks = plan.packed is not None and not plan.padded, np.asarray(_masks(facts, target))
+    whole, cut = plan.packed is not None and not plan.padded, plan.packed is not None or not _masks(facts, target)
     lanes = _lane_counts(max(target.lanes(facts.target.dtype), 1), across, whole)
     share = ceildiv(ceildiv(across, lanes[0]), max(target.cores, 1))
     most = min(6, ceildiv(across, lanes[-1])) if down > 1 else min(registers * 3 // 8, share)
@@ -166,7 +166,7 @@ def _choices(
     def legal(columns: Columns) -> Any:
         rows, vectors, width = columns["rows"], columns["vectors"], columns["vectors"] * columns["lanes"]
         fits = ((rows + 1) * vectors + 1 < registers) & ((across % width == 0) | (not whole))
-        fits = fits & ((width <= across) | (plan.packed is not None) | ~masks)  # else each lane has its test
+        fits = fits & ((width <= across) | cut)  # else each lane has its test
         return fits & ((vectors == 1) | (width < across + columns["lanes"]))
 
     return knobs, legal
