@@ -19,7 +19,7 @@ CALLED = ("weft_parallel_for", "weft_allocate", "weft_release")
 """What generated code calls."""
 FUNCTIONS = (
     *CALLED, "weft_pool_size", "weft_pool_shutdown", "weft_pool_stalls", "weft_pool_place", "weft_cached_bytes",
-    "weft_trim",
+    "weft_trim", "weft_call",
 )  # fmt: skip
 """What the native runtime defines."""
 

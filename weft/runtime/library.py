@@ -44,6 +44,8 @@ class NativeRuntime:
         self.pool_place = _function(addresses["weft_pool_place"], ctypes.c_int32, pointer, integer, ctypes.c_int32)
         self.cached_bytes = _function(addresses["weft_cached_bytes"], integer)
         self.trim = _function(addresses["weft_trim"], None)
+        # It reads objects: unlike the others it is called with the interpreter's lock.
+        self.call = ctypes.PYFUNCTYPE(integer, integer, integer, integer, integer)(addresses["weft_call"])
 
 
 def _function(address: int, result: Any, *arguments: Any) -> Any:
@@ -70,6 +72,11 @@ def process_runtime(addresses: Callable[[], dict[str, int]]) -> NativeRuntime:
                 _native = made
                 on_change.append(place_workers)
         place_workers()
+    return _native
+
+
+def running_runtime() -> NativeRuntime | None:
+    """The native runtime, if something in this process has needed it."""
     return _native
 
 

@@ -14,6 +14,7 @@ and, for the host side,
     int32_t weft_pool_place(const int32_t *cores, int64_t count, int32_t priority)    where workers run from now on
     int64_t weft_cached_bytes(void)           bytes kept for reuse
     void    weft_trim(void)                   gives them back to the system
+    int64_t weft_call(...)                    a call from Python: see `runtime/native_call.py`
 
 The same text is compiled in this process (`runtime/jit.py`) and linked into exported libraries. It needs libc only.
 A library that contains it ends its workers when it is unloaded; no region of it may be running then.
@@ -32,6 +33,7 @@ from string import Template
 
 from weft.core import model
 from weft.core.errors import TargetError
+from weft.runtime.native_call import CALL
 from weft.runtime.native_memory import ALLOCATOR, CACHE
 from weft.runtime.native_pool import POOL, POOL_STATE, pool_numbers
 from weft.runtime.native_region import REGION
@@ -63,7 +65,7 @@ def native_ir(triple: str, data_layout: str | None = None) -> str:
     header = f'target triple = "{triple}"\n'
     if data_layout:
         header += f'target datalayout = "{data_layout}"\n'
-    text = "\n".join((_STATE, POOL_STATE, _WAITING, _FORK, *POOL, *REGION, ALLOCATOR, CACHE))
+    text = "\n".join((_STATE, POOL_STATE, _WAITING, _FORK, *POOL, *REGION, ALLOCATOR, CACHE, CALL))
     return header + Template(text).substitute(
         futex=futex,
         gettid=gettid,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -67,6 +69,53 @@ def test_arrays_of_another_kind_are_left_to_the_long_way() -> None:
         pass
     else:
         raise AssertionError("a read-only array was written")
+
+
+def test_what_is_no_such_array_is_left_to_the_long_way() -> None:
+    """Other objects, subclasses, other bytes, other ranks; an element type that another process sent is the same."""
+    b = Builder("two", 0)
+    x, y = b.input("x", (2, 3)), b.input("y", (2, 3))
+    module = weft.compile(b.finish(b.node("Add", x, y), names=["sum"]))
+    given = np.arange(6, dtype=np.float32).reshape(2, 3)
+    module(given, given)
+    short = module._fast
+    assert short is not None
+    sent = pickle.loads(pickle.dumps(given.astype(">f4"))).astype("<f4")
+    same = given.view(pickle.loads(pickle.dumps(np.dtype("<f4"))))
+    for one in (given, sent, same, np.asfortranarray(given[:1].repeat(2, 0)).copy("C")):
+        made = short((given, one), 1, None)
+        assert made is not None
+        np.testing.assert_array_equal(made[0], given + one)
+    others = [None, 1.0, "x", given.tolist(), np.float32(1), given.astype(">f4"), given.astype(np.int32), given[0],
+              given.reshape(3, 2), given.reshape(2, 3, 1), np.asfortranarray(given), given[:, ::-1], module,
+              np.ma.array(given), given.view(type("Other", (np.ndarray,), {})), np.zeros((2, 0), "f4")]  # fmt: skip
+    for other in others:
+        assert short((given, other), 1, None) is None and short((other, given), 1, None) is None
+        assert short((given, given), 1, [other]) is None
+    assert short((given,), 1, None) is None and short((given, given), 1, [given.copy()] * 2) is None
+    assert short([given, given], 1, [given]) is None, "an output on an input"
+    apart = np.empty_like(given)
+    assert short([given, given], 1, [apart])[0] is apart
+
+
+def test_calls_from_several_threads_have_frames_of_their_own() -> None:
+    """Outputs are of the arrays that a thread gave, whatever the others do."""
+    b = Builder("chain", 0)
+    module = weft.compile(
+        b.finish(b.relu(b.dense(b.relu(b.dense(b.input("x", (8, 64)), 64, 64)), 64, 64)), names=["y"])
+    )
+    random = np.random.default_rng(0)
+    given = [random.standard_normal((8, 64)).astype(np.float32) for _ in range(6)]
+    wanted = [module(x) for x in given]
+
+    def call(number: int) -> bool:
+        out = np.empty((8, 64), np.float32)
+        return all(
+            np.array_equal(module(given[number], out=out if at % 2 else None), wanted[number]) for at in range(300)
+        )
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(call, range(6)))
 
 
 def test_arrays_fit_types_with_names_for_sizes() -> None:

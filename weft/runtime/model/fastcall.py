@@ -1,4 +1,4 @@
-"""The short way through a call: Python source made for one compiled form of a model.
+"""The short way through a call: what Python does for one compiled form of a model.
 
 In: a program that is one native call (or none), and the types of its inputs. Out: a function that takes numpy arrays
 that fit exactly, and answers None for anything else, whereupon the long way (`Module.run`) accepts or explains it.
@@ -6,33 +6,31 @@ For y = a + w the source is
 
     def fast(arrays, threads, out):
         if len(arrays) != 1: return None
-        a0, = arrays
-        if type(a0) is not ndarray or a0.dtype is not da0 and a0.dtype != da0 or a0.shape != sa0 or ...:
-            return None
-        pa0 = head(id(a0)).data
-        if out is None:
-            o0 = empty(so0, do0)
-            po0 = head(id(o0)).data
-        else:
-            (the same tests for o0)
-            places = pa0, po0,
-            if places != apart[0]:
-                (None where o0 meets an input in memory)
-                apart[0] = places
-        code = entry(b0(pa0) + b1 + b2(po0), threads)
-        if code: raise fault(code)
-        return [o0]
+        arrays = tuple(arrays)
+        if out is None: given = empty(s0, d0),
+        elif len(out) == 1: given = tuple(out)
+        else: return None
+        try: frame = frames.pop()
+        except IndexError: frame = new_frame()
+        code = call(id(arrays) + items, id(given) + items, frame[0], threads)
+        if len(frames) < most: frames.append(frame)
+        if code:
+            if code < 0: return None
+            raise fault(code)
+        return list(given)
 
-and where sizes are open, for shapes whose numbers are known, instead of the test of the shape and of what follows it
+`call` (runtime/native_call.py) looks at the arrays, writes the table of addresses into the frame, and calls the driver.
+Where sizes are open, shapes whose numbers are known go this way:
 
-        found = settled.get((a0.shape, ))
+        try: found = settled.get((arrays[0].shape, ))
+        except AttributeError: return None
         if found is None or out is not None: return None
         sizes, slots, room = found
-        o0 = empty_array((sizes[0], ), do0)
+        given = empty_array((sizes[0], ), d0),
+        ...
+        tell(frame[1], 16, arena[0], *sizes, *slots)
 
-Whether arrays meet is a question for each pair of them, and a decoder has dozens: it is asked again only when one of
-them lies elsewhere. `fast` may run in several threads at once: what it changes is its own, a list's `pop` and `append`,
-or one reference.
+`fast` may run in several threads at once: what it changes is its own, or a list by `pop` and `append`.
 """
 
 from __future__ import annotations
@@ -49,14 +47,16 @@ import numpy as np
 
 from weft.core import model
 from weft.core.array_types import ArrayType
-from weft.runtime.addresses import ADDRESS_SOURCE, ArrayHead
-from weft.runtime.model.program import NativeStep, Program, empty_array
+from weft.runtime.addresses import ADDRESS_SOURCE, ITEMS, LOCK, OFFSETS, ArrayHead, address_of, array_row
+from weft.runtime.model.program import Array, NativeStep, Program, empty_array
 
 Fast = Callable[[Sequence[Any], int, "Sequence[Any] | None"], "list[Any] | None"]
 MOST_ADDED = 16
 """Python compiles a + b + c + … by calling itself, and gives up after some thousand."""
 READABLE, WRITABLE = 0x101, 0x501
 """numpy's bits for contiguous and aligned, and for writable too, asked for at once: a look at flags makes an object."""
+Frame = tuple[int, Array, Any]
+"""Where the words of one call begin (runtime/native_call.py), the array that has them, and what must live as long."""
 ENTRY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p, ctypes.c_int64)
 
 
@@ -69,10 +69,9 @@ def is_direct(program: Program) -> bool:
 def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]) -> Fast:
     """The function described above, for weights at these addresses.
 
-    `scope` gives arenas, new_arena, keep_arena, entry and fault, and for open sizes large_arena and what is settled.
+    `scope` gives take_arena, keep_arena, entry, call and fault, and for open sizes large_arena and what is settled.
     """
-    scope = {**scope, "ndarray": np.ndarray, "empty": np.empty, "head": ArrayHead.from_address}
-    scope["empty_array"] = empty_array
+    scope = {**scope, "empty": np.empty, "empty_array": empty_array, "items": ITEMS, "most": model.MOST_ARENAS}
     body = "\n    ".join(_Writer(program, types, weights, scope).lines())
     exec(compile(f"def fast(arrays, threads, out):\n    {body}\n", "<call of a model>", "exec"), scope)  # noqa: S102
     made: Fast = scope["fast"]
@@ -174,117 +173,119 @@ class _Writer:
     def __init__(
         self, program: Program, types: Sequence[ArrayType], weights: Sequence[int], scope: dict[str, Any]
     ) -> None:
-        self.program, self.types, self.weights, self.scope = program, types, weights, scope
+        self.program, self.types, self.scope = program, types, scope
         self.step = next((step for step in program.steps if isinstance(step, NativeStep)), None)
-        self.makes = list(self.step.makes) if self.step else []
-        self.names: dict[int, str] = {number: f"a{at}" for at, number in enumerate(program.inputs)}
-        self.made = {number: f"o{at}" for at, (number, _) in enumerate(self.makes)}
-        self.names.update(self.made)
+        self.bases = list(self.step.bases) if self.step else []
         self.is_open = program.numbers is not None
-        for name, kind in self._kinds():
-            scope[f"d{name}"] = kind.numpy
-            scope[f"s{name}"] = None if kind.shape is None or not kind.is_static else kind.static
-        outputs, scope["nothing"] = program.outputs, (object(),) * len(self.makes)  # what no caller has
-        self.takes_outputs = bool(outputs) and sorted(outputs) == sorted(self.made)
-        may_update = self.takes_outputs and not self.is_open
-        pairs = [(self.names[given], self.names[made]) for given, made in program.updates if may_update]
-        self.both = {given: made for given, made in pairs if given in self._used()}
-        """The output that the caller may give an input for, to update it."""
+        makes = dict(self.step.makes) if self.step else {}
+        self.takes_outputs = not self.is_open and bool(makes) and sorted(program.outputs) == sorted(makes)
+        self.makes = {number: makes[number] for number in program.outputs} if self.takes_outputs else makes
+        """What is made, in the order of outputs that a caller may give."""
+        needs = any(kind == "arena" for kind, _ in self.bases)
+        self.keeps_arena = needs and not self.is_open and program.arena_bytes <= model.ARENA_KEPT_BYTES
+        self.needs_arena = self.is_open or needs and not self.keeps_arena
+        scope.update(frames=[], new_frame=self._frames(weights, scope["take_arena"]))
 
     def lines(self) -> list[str]:
         """The statements of the function."""
-        count = len(self.types)
-        lines = [f"if len(arrays) != {count}: return None"]
-        if count:
-            lines.append(f"{_tuple(f'a{at}' for at in range(count))} = arrays")
-        if self.both:
-            names = _tuple(self.made[number] for number in self.program.outputs)
-            lines.append(f"{names} = out if out and len(out) == {len(self.made)} else nothing")
-        shaped = not self.is_open
-        tests = [test for at in range(count) for test in _tests(f"a{at}", READABLE, self.both.get(f"a{at}"), shaped)]
-        lines += [f"if {' or '.join(tests)}: return None"] if tests else []
-        used = [name for name in self._used() if name not in self.made.values()]
+        lines = [f"if len(arrays) != {len(self.types)}: return None"]
         if self.is_open:
-            lines.append(f"found = settled.get(({_tuple(f'a{at}.shape' for at in range(count))}))")
+            shapes = _tuple(f"arrays[{at}].shape" for at in range(len(self.types)))
+            lines += [f"try: found = settled.get(({shapes}))", "except AttributeError: return None"]
             lines += ["if found is None or out is not None: return None", "sizes, slots, room = found"]
-            lines += [*self._places(used), *self._new_outputs()]
-            return [*lines, *self._call(), f"return [{', '.join(self._results())}]"]
-        lines += self._places(used)
-        lines += ["if out is None:", *(f"    {line}" for line in self._new_outputs())]
-        lines += ["else:", *(f"    {line}" for line in self._given_outputs(used))]
-        return [*lines, *self._call(), f"return [{', '.join(self._results())}]"]
+            lines += ["arrays = tuple(arrays)", f"given = {self._new_outputs()}"]
+        else:
+            lines += ["arrays = tuple(arrays)", f"if out is None: given = {self._new_outputs()}"]
+            if self.takes_outputs:
+                lines.append(f"elif len(out) == {len(self.makes)}: given = tuple(out)")
+            lines.append("else: return None")
+        return [*lines, *self._call(), f"return {self._results()}"]
 
-    def _kinds(self) -> list[tuple[str, ArrayType]]:
-        made = [(f"o{at}", kind) for at, (_, kind) in enumerate(self.makes)]
-        return [(f"a{at}", kind) for at, kind in enumerate(self.types)] + made
+    def _frames(self, weights: Sequence[int], take_arena: Callable[[], Any]) -> Callable[[], Frame]:
+        """What makes frames, each with its arena where one is kept."""
+        plan, template = self._plan(weights)
+        kinds = (self.types, self.makes)
 
-    def _used(self) -> list[str]:
-        """The names of arrays whose addresses the native call takes."""
-        return [self.names[number] for kind, number in (self.step.bases if self.step else ()) if kind == "value"]
+        def new_frame() -> Frame:
+            array, arena = template.copy(), take_arena() if self.keeps_arena else (0, None)
+            array[0], array[2] = address_of(plan), arena[0]
+            return address_of(array), array, (arena, plan, kinds)
 
-    def _new_outputs(self) -> list[str]:
-        shapes = self.step.shapes if self.step else {}
-        news = [_new(kind, shapes.get(number), f"so{at}", f"do{at}") for at, (number, kind) in enumerate(self.makes)]
-        lines = [f"o{at} = {new}" for at, new in enumerate(news)]
-        return [*lines, *self._places(self.made.values())] or ["pass"]
+        return new_frame
 
-    def _places(self, names: Iterable[str]) -> list[str]:
-        known = {made: f"p{given} if {made} is {given} else " for given, made in self.both.items()}
-        return [f"p{name} = {known.get(name, '')}{ADDRESS_SOURCE.format(name)}" for name in names]
-
-    def _given_outputs(self, used: Sequence[str]) -> list[str]:
-        """Takes the caller's arrays where the native code can write into them while it reads the inputs."""
-        if not self.takes_outputs:
-            return ["return None"]
-        names = [self.made[number] for number in self.program.outputs]
-        tests = [test for name in names for test in _tests(name, WRITABLE)]
-        lines = [f"if len(out) != {len(names)}: return None", f"{_tuple(names)} = out"]
-        lines.append(f"if {' or '.join(tests)}: return None")
-        lines += self._places(names)
-        sizes = {name: kind.numpy.itemsize * math.prod(kind.static) for name, kind in self._kinds()}
-        meets = [
-            f"{f'p{name} != p{other} and ' * (self.both.get(other) == name)}"
-            f"p{name} < p{other} + {sizes[other]} and p{other} < p{name} + {sizes[name]}"
-            for at, name in enumerate(names)
-            for other in [*used, *names[:at]]
+    def _plan(self, weights: Sequence[int]) -> tuple[Array, Array]:
+        """What `weft_call` is told, and what a frame is at first."""
+        used = {number for kind, number in self.bases if kind == "value"}
+        twins = {made: self.program.inputs.index(given) for given, made in self.program.updates}
+        numbers = [*self.program.inputs, *self.makes]
+        kinds = [(kind, READABLE) for kind in self.types] + [(kind, WRITABLE) for kind in self.makes.values()]
+        width = 8 + max((len(kind.shape or ()) for kind, _ in kinds), default=0)
+        rows = []
+        for number, (kind, flags) in zip(numbers, kinds):
+            sizes = () if self.is_open else kind.static
+            bytes_ = math.prod(sizes) * kind.numpy.itemsize if number in used and not self.is_open else 0
+            head = [*array_row(kind.numpy), flags, -1 if self.is_open else len(sizes), bytes_, twins.get(number, -1)]
+            rows += [*head, *sizes, *[0] * (width - 8 - len(sizes))]
+        counts = [1 + max((n for kind, n in self.bases if kind == name), default=-1) for name in ("size", "slot")]
+        self.counts = counts[0], counts[1]
+        first = {"arena": 2, "size": 3, "slot": 3 + counts[0], "value": 3 + sum(counts)}
+        table = first["value"] + len(numbers)
+        rules, template = [], [0] * table
+        for at, (base, number) in enumerate(self.bases):
+            template.append(weights[number] if base == "weight" else 0)
+            if base != "weight":
+                place = numbers.index(number) if base == "value" else 0 if base == "arena" else number
+                rules += [table + at, first[base] + place, first["arena"] if base == "slot" else 1]
+        entry = self.scope["entry"]
+        driver = 0 if entry is None else ctypes.cast(entry, ctypes.c_void_p).value
+        plan = [
+            len(self.types),
+            len(self.makes),
+            width,
+            len(rules) // 3,
+            first["value"],
+            table,
+            driver,
+            *LOCK,
+            *OFFSETS,
         ]
-        if not meets:
-            return lines
-        self.scope["apart"] = [()]
-        lines += [f"places = {_tuple(f'p{name}' for name in [*used, *names])}", "if places != apart[0]:"]
-        return [*lines, f"    if {' or '.join(meets)}: return None", "    apart[0] = places"]
+        return np.array([*plan, *rows, *rules], np.int64), np.array(template, np.int64)
+
+    def _new_outputs(self) -> str:
+        shapes = self.step.shapes if self.step else {}
+        for number, kind in self.makes.items():
+            self.scope[f"d{number}"] = kind.numpy
+            self.scope[f"s{number}"] = None if number in shapes else kind.static
+        return _tuple(_new(kind, shapes.get(n), f"s{n}", f"d{n}") for n, kind in self.makes.items()) or "()"
 
     def _call(self) -> list[str]:
-        if self.step is None:
-            return []
-        call = f"code = entry({self._bases()}, threads)"
-        if self.is_open:
-            call = "\n    ".join(["arena = large_arena(room)", "first = arena[0]", call, "keep_arena(arena)"])
-        elif any(kind == "arena" for kind, _ in self.step.bases):
-            take = ["try: arena = arenas.pop()", "except IndexError: arena = new_arena()"]
-            call = "\n    ".join([*take, call, "keep_arena(arena)"])
-        return [call, "if code: raise fault(code)"]
+        lines, keep = ["try: frame = frames.pop()", "except IndexError: frame = new_frame()"], []
+        if self.needs_arena:
+            sizes, slots = self.counts
+            self.scope["tell"] = struct.Struct(f"<{1 + sizes + slots}q").pack_into
+            numbers = f", *sizes[:{sizes}], *slots[:{slots}]" if self.is_open else ""
+            lines.append(f"arena = {'large_arena(room)' if self.is_open else 'take_arena()'}")
+            lines.append(f"tell(frame[1], 16, arena[0]{numbers})")
+            keep = ["keep_arena(arena)"]
+        lines.append("code = call(id(arrays) + items, id(given) + items, frame[0], threads)")
+        lines += [*keep, "if len(frames) < most: frames.append(frame)"]
+        return [*lines, "if code:", "    if code < 0: return None", "    raise fault(code)"]
 
-    def _bases(self) -> str:
-        assert self.step is not None
-        return _packed(self.step.bases, self.weights, self.scope, self._address)
-
-    def _address(self, kind: str, number: int) -> str:
-        others = {"arena": "arena[0]", "slot": f"first + slots[{number}]", "size": f"sizes[{number}]"}
-        return others[kind] if kind in others else f"p{self.names[number]}"
-
-    def _results(self) -> list[str]:
+    def _results(self) -> str:
         """The outputs; what is passed on, or returned twice, is copied as the long way does."""
-        results = []
+        if self.takes_outputs:
+            return "list(given)"
+        places, results = {number: f"given[{at}]" for at, number in enumerate(self.makes)}, []
+        places.update({number: f"arrays[{at}]" for at, number in enumerate(self.program.inputs)})
         for at, number in enumerate(self.program.outputs):
-            if number in self.made and number not in self.program.outputs[:at]:
-                results.append(self.made[number])
+            if number in self.makes and number not in self.program.outputs[:at]:
+                results.append(places[number])
                 continue
-            if number not in self.names:
-                self.names[number] = f"c{number}"
+            if number not in places:
+                places[number] = f"c{number}"
                 self.scope[f"c{number}"] = self.program.constants[number]
-            results.append(f"{self.names[number]}.copy()")
-        return results
+            results.append(f"{places[number]}.copy()")
+        return f"[{', '.join(results)}]"
 
 
 def _tuple(names: Iterable[str]) -> str:
@@ -298,12 +299,3 @@ def _new(kind: ArrayType, shape: Sequence[int] | None, known: str, dtype: str) -
         return f"empty_array(({sizes}), {dtype})"
     is_large = math.prod(kind.static) * kind.numpy.itemsize >= model.LEAST_ALIGNED
     return f"{'empty_array' if is_large else 'empty'}({known}, {dtype})"
-
-
-def _tests(name: str, flags: int, twin: str | None = None, shaped: bool = True) -> list[str]:
-    """Tests that an array does not pass; what is the same object as its twin is tested as that."""
-    # Types are equal that are not the same object: those of arrays that another process sent.
-    other = f"{name}.dtype is not d{name} and {name}.dtype != d{name}"
-    made = [f"type({name}) is not ndarray", other, f"{name}.shape != s{name}", f"{name}.flags.num & {flags} != {flags}"]
-    made = made if shaped else [made[0], made[1], made[3]]
-    return made if twin is None else [f"{name} is not {twin} and ({' or '.join(made)})"]

@@ -16,7 +16,9 @@ from weft.core import model
 from weft.core.array_types import ArrayType
 from weft.core.errors import RuntimeFault, TargetError
 from weft.core.knobs import UNASKED_BYTES
+from weft.runtime.addresses import OBJECTS_ARE_READABLE
 from weft.runtime.faults import KERNEL_SHIFT, reason_of
+from weft.runtime.library import running_runtime
 from weft.runtime.model.fastcall import ENTRY, Fast, fast_call, is_direct, step_call
 from weft.runtime.model.program import Array, NativeStep, Program, memory
 
@@ -74,13 +76,14 @@ class NativeRunner:
 
     def fast(self, types: Sequence[ArrayType]) -> Fast | None:
         """The short way of a call for inputs of these types (always the same ones); None where there is none."""
-        if self._fast is None and is_direct(self.program):
-            self._fast = self._make_fast(types)
+        runtime, is_foreign = running_runtime(), bool(self.program.steps) and self._engine is None
+        if self._fast is None and runtime is not None and not is_foreign and OBJECTS_ARE_READABLE:
+            self._fast = self._make_fast(types, runtime.call) if is_direct(self.program) else None
         return self._fast
 
-    def _make_fast(self, types: Sequence[ArrayType]) -> Fast:
+    def _make_fast(self, types: Sequence[ArrayType], call: Callable[..., int]) -> Fast:
         steps = [step for step in self.program.steps if isinstance(step, NativeStep)]
-        scope = {"arenas": self._arenas, "new_arena": self._new_arena, "keep_arena": self.give_arena}
+        scope: dict[str, Any] = {"take_arena": self.take_arena, "keep_arena": self.give_arena, "call": call}
         scope.update(settled=self.settled, large_arena=self._large_arena)
         # The function may outlive the runner: it holds the engine and the weights too.
         scope.update(entry=steps[0].entry if steps else None, alive=(self._engine, self.program))
