@@ -3,7 +3,7 @@
     python -m benchmarks.cost_model                       every shape, one thread
     python -m benchmarks.cost_model --only conv_3x3 --points 40 --jobs 8 --json cost_model.json
     python -m benchmarks.cost_model --target native,features=-avx512f     another machine that this one can play
-    python -m benchmarks.cost_model --target cuda --precision fp16        a device: its own clock, the kernel alone
+    python -m benchmarks.cost_model --target cuda --precision fp16 --jobs 8 --lock /tmp/l    a device: by its clock
     python -m benchmarks.cost_model --fitted --points 40 --json fit.json  the shapes that numbers are fitted to
 
 For each shape the sketches of its heaviest block are taken as the planner takes them, with all their points. Some are
@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 import weft
+from benchmarks.decoding_gpu import alone
 from benchmarks.harness import collect
 from weft.core.errors import WeftError
 from weft.core.knobs import knobs
@@ -276,11 +277,12 @@ def compiled(
     return points, modules, inputs, refused, sum(sketch.size for sketch in pick.sketches)
 
 
-def measure(name: str, target: str, precision: str | None, count: int, seconds: float) -> Row:
+def measure(name: str, target: str, precision: str | None, count: int, seconds: float, lock: Path | None) -> Row:
     """The points of a shape, measured."""
     points, modules, inputs, refused, size = compiled(name, target, precision, count)
-    for one, taken in zip(points, _rounds(modules, inputs, seconds)):
-        one.rounds = taken
+    with alone(lock):
+        for one, taken in zip(points, _rounds(modules, inputs, seconds)):
+            one.rounds = taken
     return Row(name, points, refused, size)
 
 
@@ -303,12 +305,15 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=0.05, help="how long each point is called")
     parser.add_argument("--jobs", type=int, default=1, help="shapes at the same time: only on as many idle cores")
+    parser.add_argument(
+        "--lock", type=Path, help="points compile beside others, and are measured while nobody holds it"
+    )
     parser.add_argument("--fitted", action="store_true", help="the shapes that numbers were fitted to")
     parser.add_argument("--json")
     given = parser.parse_args()
     shapes = FITTED if given.fitted else SHAPES
     names = [name for name in shapes if not given.only or any(part in name for part in given.only)]
-    arguments = [(name, given.target, given.precision, given.points, given.seconds) for name in names]
+    arguments = [(name, given.target, given.precision, given.points, given.seconds, given.lock) for name in names]
     console = Console(width=None if sys.stdout.isatty() else 220)
     with ProcessPoolExecutor(given.jobs) as pool:
         rows = collect(_kept(pool.map(measure, *zip(*arguments)), given.json), console)
