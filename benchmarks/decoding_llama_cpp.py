@@ -16,6 +16,7 @@ embeddings besides the head, OpenMP's threads spinning for longer, pinned ones, 
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class LlamaCpp:
         if weights not in TYPES:
             raise ValueError(f"GGUF has no {weights}")
         self.library: Any = llama_cpp
+        logging.getLogger("llama-cpp-python").setLevel(logging.ERROR)  # `verbose` comes too late for `stored`
         with tempfile.TemporaryDirectory() as folder:
             # One place at a time, also of a prompt, which is not measured: several go to AMX's tiles, which is an
             # illegal instruction where the compiler drops their configuration (ggml-org/llama.cpp#26954).
