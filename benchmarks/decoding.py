@@ -1,13 +1,14 @@
-"""Tokens a second of llama_110m beside ONNX Runtime (the same graph), torch (compiled, static cache) and its floor.
+"""Tokens a second of llama_110m beside ONNX Runtime (the same graph), torch (compiled), llama.cpp, and its floor.
 
     python -m benchmarks.decoding                                  four precisions, two threads, 64 tokens after 128
     python -m benchmarks.decoding int4 --threads 1 --kernels       with the kernels of a token
     python -m benchmarks.decoding --json FILE
 
 The floor is what reading the weights of the products once takes, by a kernel that does nothing else. Candidates and the
-floor take turns of 32 tokens, after the same pauses, each twice, of which the second counts. torch's decoder has
-weights of its own: float32 and bfloat16 as they are; int8 and int4 by its products of packed weights with bfloat16
-activations (`_weight_int8pack_mm`, `_weight_int4pack_mm_for_cpu`).
+floor take turns of 32 tokens, after the same pauses, each twice, of which the second counts. torch's decoder has a
+static cache and weights of its own: float32 and bfloat16 as they are; int8 and int4 by its products of packed weights
+with bfloat16 activations (`_weight_int8pack_mm`, `_weight_int4pack_mm_for_cpu`). llama.cpp has weights of its own, too,
+and runs where `llama_cpp` is installed (benchmarks/decoding_llama_cpp.py).
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 import numpy as np
 
 import weft
+from benchmarks.decoding_llama_cpp import HEADS, HIDDEN, LAYERS, WIDTH, WORDS, LlamaCpp
 from weft.cli.decoding import Step, decode, empty_caches, last, ort_step, reader, weft_step, weight_bytes
 from weft.models.llama import WEIGHTS, llama_110m
 from weft.runtime.threads import set_threads
 
-LAYERS, WIDTH, HEADS, HIDDEN, WORDS, BLOCK = 12, 768, 12, 2048, 32000, 32
+BLOCK = 32
 
 
 def torch_step(weights: str, capacity: int, threads: int) -> Step:
@@ -119,7 +121,8 @@ def measure(weights: str, given: argparse.Namespace) -> dict[str, Any]:
     set_threads(given.threads)
     candidates: dict[str, Step] = {"weft": weft_step(module, graph, 1, capacity)}
     others = {"ort": lambda: ort_step(graph, 1, capacity, given.threads),
-              "torch": lambda: torch_step(weights, capacity, given.threads)}  # fmt: skip
+              "torch": lambda: torch_step(weights, capacity, given.threads),
+              "llama.cpp": lambda: LlamaCpp(weights, capacity, given.threads)}  # fmt: skip
     refused = {}
     for name in given.against:
         try:
@@ -140,6 +143,7 @@ def measure(weights: str, given: argparse.Namespace) -> dict[str, Any]:
     row["best floor ms"] = min(reads) * 1e3
     row["ms"] = {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
     row["best ms"] = {name: min(taken) * 1e3 for name, taken in times.items()}
+    row["own bytes"] = {name: step.bytes for name, step in candidates.items() if isinstance(step, LlamaCpp)}
     row.update(refused=refused, error=error)
     if given.kernels:
         found = module.profile(rest[:, :1], last(1, given.prompt + 1), *empty_caches(graph, 1, capacity),
@@ -157,11 +161,12 @@ def show(row: dict[str, Any]) -> None:
     for name, taken in row["ms"].items():
         share, ratio = row["floor ms"] / taken, taken / row["ms"]["weft"]
         best = row["best ms"][name]
-        print(f"  {name:6s} {1e3 / taken:7.1f} tokens/s  {taken:7.2f} ms (best {best:.2f})  {share:4.0%} of the floor"
+        print(f"  {name:9s} {1e3 / taken:7.1f} tokens/s  {taken:7.2f} ms (best {best:.2f})  {share:4.0%} of the floor"
               f" (best of best {row['best floor ms'] / best:.0%})")  # fmt: skip
-        print(f"         Weft's speed over its: {ratio:.2f}")
+        own = f", its weights {row['own bytes'][name] / 1e6:.1f} MB" if name in row["own bytes"] else ""
+        print(f"            Weft's speed over its: {ratio:.2f}{own}")
     for name, why in row["refused"].items():
-        print(f"  {name:6s} {why}")
+        print(f"  {name:9s} {why}")
     for label, size, count, taken in sorted(row.get("kernels", ()), key=lambda kernel: -kernel[3])[:12]:
         print(f"    {count:3d} x {label[:50]:50s} {taken:8.0f} us  {size * count / taken / 1e3:6.1f} GB/s")
 
@@ -173,7 +178,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--against", nargs="*", default=["ort", "torch"])
+    parser.add_argument("--against", nargs="*", default=["ort", "torch", "llama.cpp"])
     parser.add_argument("--kernels", action="store_true", help="the kernels of a token, by their best times")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
