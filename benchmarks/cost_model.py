@@ -248,8 +248,8 @@ def compiled(
     for sketch in pick.sketches:
         columns = sketch.columns()
         cost = np.where(sketch.legal(columns), sketch.cost(columns), np.inf)
-        best = np.argsort(cost, kind="stable")[: count // 3]
-        near = np.flatnonzero(cost <= MOST_RATIO * cost.min())
+        near = np.flatnonzero((cost <= MOST_RATIO * cost.min()) & np.isfinite(cost))
+        best = near[np.argsort(cost[near], kind="stable")][: count // 3]
         drawn = random.choice(near, min(len(near), count), replace=False)
         offers += [(float(cost[at]), sketch, sketch.point(columns, int(at))) for at in dict.fromkeys([*best, *drawn])]
     offers.sort(key=lambda offer: offer[0])
@@ -271,7 +271,11 @@ def compiled(
             refused += 1
             continue
         tolerance = 1e-3 if precision is None else 5e-2
-        np.testing.assert_allclose(made(*inputs), right, rtol=tolerance, atol=tolerance)
+        try:
+            np.testing.assert_allclose(made(*inputs), right, rtol=tolerance, atol=tolerance)
+        except (AssertionError, WeftError) as error:
+            error.add_note(f"{name}: {sketch.name} {point}")
+            raise
         points.append(Measured(sketch.name, point, cost_, []))
         modules.append(made)
     return points, modules, inputs, refused, sum(sketch.size for sketch in pick.sketches)
