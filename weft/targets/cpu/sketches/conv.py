@@ -11,7 +11,8 @@ The nest, outermost first:
 
 The weights are packed when the model is compiled: for a block of channels, in the order in which the reduction runs.
 A depthwise convolution reads vectors of both operands; its tile is `places` wide in one block of channels. Where
-channels are in groups, the blocks of a tile are of one group.
+channels are in groups, the blocks of a tile are of one group; where groups that take turns share a block, a step
+broadcasts the same channel of each of them, which lie side by side.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import FloorDiv, Load, Var, int_value, is_true
+from weft.expr.nodes import FloorDiv, FloorMod, Load, Var, int_value, is_true
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
@@ -289,7 +290,7 @@ def _shape(unit: Unit) -> Shape | None:
     if len(weights) != 1 or len(images) != 1 or weights[0].buffer is images[0].buffer:
         return None
     weight, image = weights[0], images[0]
-    depthwise = uses(image, lane)
+    depthwise = uses(image, lane) and not _in_turns(image, lane)
     if depthwise and facts.step(image, lane.var) != 1:
         return None
     middle = facts.spatial[:-1]
@@ -306,6 +307,13 @@ def _shape(unit: Unit) -> Shape | None:
     phase = None if depthwise else nest.phase_between(unit, place, others)
     others = tuple(axis for axis in others if axis is not phase)
     return Shape(lane, block, place, row, others, weight, image, depthwise, together, phase)
+
+
+def _in_turns(image: Load, lane: Axis) -> bool:
+    """Whether the lanes of an image are of groups that take turns, so that a few neighbours repeat in all of them."""
+    repeated = [e for index in image.indices for e in walk(index) if isinstance(e, FloorMod) and e.a is lane.var]
+    uses = sum(e is lane.var for index in image.indices for e in walk(index))
+    return uses == len(repeated) > 0 and all(extent(lane) % (int_value(e.b) or extent(lane) + 1) == 0 for e in repeated)
 
 
 def _together(image: Load, block: Axis) -> int:
