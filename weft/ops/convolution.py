@@ -203,7 +203,7 @@ def convolve_tensors(
         if turns > 1:
             source = co // (turns * depth) * (turns * depth) + inner * turns + co % turns
         element = padded[(n, source, *tap(window, at, taps))]
-        order = [*taps, *channel] if turns > 1 else [*channel, *taps]
+        order = [*taps[:-1], *channel, *taps[-1:]] if turns > 1 else [*channel, *taps]
         return te.sum(product(element, w[(co, inner, *[k.var for k in taps])]), axis=order)
 
     return te.stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)

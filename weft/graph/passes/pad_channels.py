@@ -76,6 +76,8 @@ class Prices:
     """The seconds of a copy at an edge, for the elements that it reads and writes together."""
     least_saved: float
     """The share of the time that must be saved."""
+    least_turned: float
+    """The same where groups take turns in what is padded."""
 
 
 def pad_channels(graph: Graph, prices: Prices) -> Graph:
@@ -136,6 +138,10 @@ class _Class:
     """Values that something else makes."""
     taken: dict[Value, None] = field(default_factory=dict)
     """Values that something else reads, beside those."""
+    wider: bool = False
+    """Whether it gets more channels; else only their order is another."""
+    turn: bool = False
+    """Whether groups take turns in it; as it is, a block of its channels would mix groups, so it is stored plainly."""
 
 
 class _Classes:
@@ -338,6 +344,7 @@ class _Classes:
         for value in [*self.graph.inputs, *(v for node in self.graph.nodes for v in node.outputs)]:
             if self.fits(value):
                 self.of[value] = classes.setdefault(self.together.root(value), _Class())
+                self.of[value].turn |= self.same.root(value) in self.groups
         made = {node.outputs[0] for node in (*self.mixers, *self.members)}
         for value, own in self.of.items():
             if value not in made:
@@ -353,15 +360,12 @@ class _Classes:
                 if value in self.of:
                     self.of[value].nodes[node] = None
         self.find_inner()
-        wider = {own for value, own in self.of.items() if not self.is_as_it_was(value)}
-        useful = {own for own in wider if any(node in self.mixers for node in own.nodes)}
+        for value, own in self.of.items():
+            own.wider |= len(self.index(value)) > value.tensor.static[CHANNEL]
+        useful = {own for own in self.of.values() if (own.wider or own.turn) and any(node in self.mixers for node in own.nodes)}
         self.of = {value: own for value, own in self.of.items() if own in useful}
         stuck = {self.of.get(node.inputs[0]) for node in self.mixers if not self.divides(node)}  # type: ignore[arg-type]
         self.of = {value: own for value, own in self.of.items() if own not in stuck}
-
-    def is_as_it_was(self, value: Value) -> bool:
-        """Whether a padded value is no other."""
-        return np.array_equal(self.index(value), np.arange(value.tensor.static[CHANNEL]))
 
     def divides(self, node: Node) -> bool:
         """Whether the weight of a convolution over a padded value can be divided into parts exactly."""
@@ -421,11 +425,8 @@ def _choose(classes: _Classes, prices: Prices) -> set[_Class]:
     for connected in _connected(classes):
         tries = [cost.descend(connected, start) for start in (connected, ())]
         found = min(tries, key=lambda one: cost.of(one, connected))
-        import os
-        if found and os.environ.get("PADDBG"):
-            print([ [v.name[:40] for v,o in classes.of.items() if o is f][:1] for f in found], cost.of(found,found)*1e6, cost.of((),found)*1e6)
-            for n in dict.fromkeys(n for own in found for n in own.nodes): print("    ",n.op,n.name[:30],n.outputs[0].tensor.static,"%.1f %.1f"%(cost.node(n,())*1e6,cost.node(n,found)*1e6))
-        if cost.of(found, found) < (1 - float(os.environ.get("PADLEAST",prices.least_saved))) * cost.of((), found):
+        least = prices.least_turned if any(own.turn for own in found) else prices.least_saved
+        if cost.of(found, found) < (1 - least * any(own.wider for own in found)) * cost.of((), found):
             chosen |= found
     return chosen
 
@@ -478,8 +479,10 @@ class _Cost:
             len(self.classes.index(v)) if own in chosen else v.tensor.static[CHANNEL]
             for v, own in zip((image if node in self.classes.mixers else made, made), self.classes.sides(node))
         ]
-        turns = self.classes.turns(node) if self.classes.of.get(made) in chosen else 1
-        sides = Sides(counts[0], counts[1], image not in self.classes.outer, made in self.classes.inner, turns)
+        is_plain = [own is not None and own.turn and own not in chosen for own in self.classes.sides(node)]
+        inner = [image not in self.classes.outer, made in self.classes.inner]
+        turns = 1 if is_plain[1] else self.classes.turns(node)
+        sides = Sides(*counts, *(one and not plain for one, plain in zip(inner, is_plain)), turns)
         if (node, sides) not in self.known:
             self.known[node, sides] = self.prices.seconds(node, sides)
         return self.known[node, sides]

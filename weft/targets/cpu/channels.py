@@ -32,7 +32,7 @@ def prices(target: Target, model_bytes: int) -> Prices | None:
     if lanes < LEAST_BLOCK or not target.blocks_channels or not knobs.layout:
         return None
     priced = _Priced(target, lanes, model_bytes)
-    return Prices(lanes, priced.node, priced.copy, model.PADDING_SAVES)
+    return Prices(lanes, priced.node, priced.copy, model.PADDING_SAVES, model.TURNS_SAVE)
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,10 @@ class _Priced:
         registers, read = max(self.target.vector_registers, 8), tuple[int, ...]()
         if depthwise:
             pixels = min(pixels, max(4, model.MOST_UNROLLED // depth))
+        if apart:
             read = conv.pixels_read(range(sizes.taps[-1]), sizes.step, min(pixels, registers))
-        size = conv.Size(1 if apart else blocks, sizes.height, pixels, registers, read=read)
+        written = 1 if depthwise else sizes.taps[-1] if apart else 1
+        size = conv.Size(1 if apart else blocks, sizes.height, pixels, registers, read=read, taps=written)
         pitch = 0 if depthwise else 4 * block * sizes.step
         walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs, pitch)
         again = sizes.frames * (blocks * (ceildiv(sizes.width, pixels) if depthwise else 1) if apart else 1)
@@ -134,6 +136,8 @@ class _Priced:
 
     def in_rows(self, sizes: _Sizes) -> float:
         """As `sketches/conv_rows.py` estimates it."""
+        if sizes.step == 1 and math.prod(sizes.taps) == 1 and sizes.outputs // sizes.groups % self.lanes:  # one row
+            sizes = replace(sizes, height=1, width=sizes.height * sizes.width)
         down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
