@@ -240,6 +240,11 @@ def compute_convolution(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor 
 
 def _infer(c: Infer) -> list[Type]:
     (made,) = infer_convolution(c, 0, 1, result_type(c, c.tensor(0).dtype))
+    if (turns := turns_of(c)) != 1:
+        image, weight = c.tensor(0), c.tensor(1)
+        same = image.shape is not None and weight.shape is not None and image.dims[1] == weight.dims[0]
+        if turns < 1 or int(c.get("group", 1)) % turns or not same:
+            raise c.error(f"{turns} groups in turns: they must divide all, with as many channels before as behind")
     if isinstance(made, TensorType) and made.shape is not None:
         check_bias(c, made.dims[1])
     return [made]

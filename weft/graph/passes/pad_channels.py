@@ -76,7 +76,7 @@ class Prices:
     """The seconds of a copy at an edge, for the elements that it reads and writes together."""
     least_saved: float
     """The share of the time that must be saved."""
-    least_turned: float
+    least_turned: float = 0.0
     """The same where groups take turns in what is padded."""
 
 
@@ -210,7 +210,7 @@ class _Classes:
         vector; 0 for any other operator."""
         weight = self.constant(node.inputs[1]) if node.op == "Conv" and not node.domain else None
         image, made = node.inputs[0] if node.inputs else None, node.outputs[0]
-        if weight is None or weight.dtype != np.float32 or not self.all_constant(node, 2):
+        if weight is None or weight.dtype != np.float32 or not self.all_constant(node, 2) or "turns" in node.attributes:
             return 0
         if not self.fits(image) or not self.fits(made):
             return 0
@@ -362,7 +362,11 @@ class _Classes:
         self.find_inner()
         for value, own in self.of.items():
             own.wider |= len(self.index(value)) > value.tensor.static[CHANNEL]
-        useful = {own for own in self.of.values() if (own.wider or own.turn) and any(node in self.mixers for node in own.nodes)}
+        useful = {
+            own
+            for own in self.of.values()
+            if (own.wider or own.turn) and any(node in self.mixers for node in own.nodes)
+        }
         self.of = {value: own for value, own in self.of.items() if own in useful}
         stuck = {self.of.get(node.inputs[0]) for node in self.mixers if not self.divides(node)}  # type: ignore[arg-type]
         self.of = {value: own for value, own in self.of.items() if own not in stuck}
@@ -480,9 +484,9 @@ class _Cost:
             for v, own in zip((image if node in self.classes.mixers else made, made), self.classes.sides(node))
         ]
         is_plain = [own is not None and own.turn and own not in chosen for own in self.classes.sides(node)]
-        inner = [image not in self.classes.outer, made in self.classes.inner]
+        read, taken = image not in self.classes.outer, made in self.classes.inner
         turns = 1 if is_plain[1] else self.classes.turns(node)
-        sides = Sides(*counts, *(one and not plain for one, plain in zip(inner, is_plain)), turns)
+        sides = Sides(counts[0], counts[1], read and not is_plain[0], taken and not is_plain[1], turns)
         if (node, sides) not in self.known:
             self.known[node, sides] = self.prices.seconds(node, sides)
         return self.known[node, sides]

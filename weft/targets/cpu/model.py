@@ -211,10 +211,10 @@ PADDING_SAVES = 0.2
 80 × 80 were to save 19 %, and took 20 % longer on an Emerald Rapids."""
 
 TURNS_SAVE = 0.1
-"""The same where groups that are a part of a vector take turns in it; none where no channels are added for that. Emerald
+"""The same where groups of a part of a vector take turns in it; none where no channels are added for that. Emerald
 Rapids, a thread, convolutions in groups of 2 to 8 between two 1 × 1 ones, in turns with the compiler before: where none
-were added, eight were to save 5 to 27 %, and took 2 to 14 % less; where some were, four that were to save 0 to 5 % took up
-to 27 % longer, one that was to save 17 % took 9 % less."""
+were added, eight were to save 5 to 27 % and took 2 to 14 % less; where some were, four that were to save up to 5 % took
+up to 27 % longer, two that were to save 12 and 17 % took 4 and 9 % less."""
 
 
 # ---------------------------------------------------------------------- judgements of single families, fitted by nobody
