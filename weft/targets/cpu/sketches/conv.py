@@ -358,7 +358,9 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
         if point["by_rows"]:
             sums.prefetch(packed, innermost, core_of(unit.target).weights_ahead)
         elif rows > 1:  # the rows of the image share the fetching of the next channels' weights
-            sums.prefetch(packed, innermost, rows, outer=outer[0])
+            around = outer if shape.place is None else outer[:-1]
+            whole = extent(shape.row) // point["rows"] if len(around) > 1 and shape.row is not None else rows
+            sums.prefetch(packed, innermost, whole, outer=around[-1])
         else:  # each weight is read once: they stream through, and are asked for well ahead
             sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // _step_bytes(unit, shape, point)))
     unit.done.update([name, final.name, sums.name])
