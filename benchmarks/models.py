@@ -128,11 +128,12 @@ def built_in(name: str, folder: Path) -> Workload:
 
 def exported(name: str, folder: Path) -> Workload:
     """A model of timm's, written as ONNX by PyTorch."""
-    import timm
     import torch
 
+    from benchmarks.architectures import import_timm
+
     torch.manual_seed(0)
-    model, image = timm.create_model(name).eval(), torch.randn(1, 3, 224, 224)
+    model, image = import_timm().create_model(name).eval(), torch.randn(1, 3, 224, 224)
     path = folder / f"{name}.onnx"
     torch.onnx.export(model, (image,), str(path), input_names=["image"], dynamo=False)
     return Workload(name, "timm", path, {"image": image.numpy()})

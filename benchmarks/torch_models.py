@@ -28,7 +28,7 @@ class Translation:
 
     def __init__(self, graph: Graph) -> None:
         fx = load("torch.fx")
-        self.graph = graph
+        self.constants = dict(graph.constants)
         self.root = load("torch").nn.Module()
         self.made = fx.Graph()
         self.values: dict[Value, Any] = {value: self.made.placeholder(f"x{i}") for i, value in enumerate(graph.inputs)}
@@ -38,9 +38,9 @@ class Translation:
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is None:
             return None
-        if value not in self.graph.constants:
+        if value not in self.constants:
             raise NoTorchModel(f"{node.op} with a computed input {position}")
-        return self.graph.constants[value]
+        return self.constants[value]
 
     def needed(self, node: Node, position: int) -> Array:
         """The constant at a position, which must be there."""
@@ -54,7 +54,7 @@ class Translation:
         assert value is not None
         if value not in self.values:
             name = f"c{len(self.values)}"
-            self.root.register_buffer(name, _tensor(self.graph.constants[value]))
+            self.root.register_buffer(name, _tensor(self.constants[value]))
             self.values[value] = self.made.get_attr(name)
         return self.values[value]
 
@@ -75,6 +75,9 @@ def to_torch(graph: Graph) -> Any:
     state = Translation(graph)
     with torch.no_grad():
         for node in graph.nodes:
+            if node.op == "Identity" and node.inputs[0] in state.constants:
+                state.constants[node.outputs[0]] = state.constants[node.inputs[0]]
+                continue
             rule = RULES.get(node.op) if node.domain == "" else None
             if rule is None:
                 raise NoTorchModel(f"no translation of {node.op} to PyTorch")
@@ -168,8 +171,8 @@ def _linear(weight: Array, bias: Array | None) -> Any:
 def _matmul(state: Translation, node: Node) -> Any:
     """A product with a constant matrix is a linear layer, which is how a PyTorch user would have written it."""
     right = node.inputs[1]
-    if right in state.graph.constants and state.graph.constants[right].ndim == 2:
-        return state.layer(node, _linear(state.graph.constants[right].T, None))
+    if right in state.constants and state.constants[right].ndim == 2:
+        return state.layer(node, _linear(state.constants[right].T, None))
     return state.call(load("torch").matmul, state.value(node.inputs[0]), state.value(right))
 
 
@@ -231,7 +234,7 @@ def _clip(state: Translation, node: Node) -> Any:
 
 
 def _gather(state: Translation, node: Node) -> Any:
-    if node.attributes.get("axis", 0) != 0 or node.inputs[0] not in state.graph.constants:
+    if node.attributes.get("axis", 0) != 0 or node.inputs[0] not in state.constants:
         raise NoTorchModel("Gather that is no embedding")
     return state.call(load("torch").nn.functional.embedding, state.value(node.inputs[1]), state.value(node.inputs[0]))
 
@@ -258,7 +261,7 @@ def _split(state: Translation, node: Node) -> Any:
     return [state.call(_item, parts, i) for i in range(len(sizes))]
 
 
-def _item(parts: Any, position: int) -> Any:
+def _item(parts: Any, position: Any) -> Any:
     return parts[position]
 
 
@@ -271,11 +274,40 @@ def _gelu(state: Translation, node: Node) -> Any:
     return state.call(load("torch").nn.functional.gelu, state.value(node.inputs[0]), approximate=approximate)
 
 
+def _hard_sigmoid(state: Translation, node: Node) -> Any:
+    if abs(node.attributes.get("alpha", 0.2) - 1 / 6) > 1e-6 or node.attributes.get("beta", 0.5) != 0.5:
+        raise NoTorchModel("HardSigmoid with other numbers")
+    return state.call(load("torch").nn.functional.hardsigmoid, state.value(node.inputs[0]))
+
+
+def _hard_swish(state: Translation, node: Node) -> Any:
+    return state.call(load("torch").nn.functional.hardswish, state.value(node.inputs[0]))
+
+
+def _reduce_mean(state: Translation, node: Node) -> Any:
+    axes = tuple(int(axis) for axis in state.needed(node, 1))
+    return state.call(load("torch").mean, state.value(node.inputs[0]), axes, bool(node.attributes.get("keepdims", 1)))
+
+
+def _concat(state: Translation, node: Node) -> Any:
+    return state.call(load("torch").cat, [state.value(v) for v in node.inputs], node.attributes["axis"])
+
+
+def _slice(state: Translation, node: Node) -> Any:
+    starts, ends, axes, steps = (state.needed(node, at).tolist() for at in range(1, 5))
+    if len(axes) != 1 or steps != [1]:
+        raise NoTorchModel("Slice along several axes, or with a step")
+    index = (*[slice(None)] * axes[0], slice(starts[0], ends[0]))
+    return state.call(_item, state.value(node.inputs[0]), index)
+
+
 RULES: dict[str, Callable[[Translation, Node], Any]] = {
     "Conv": _convolution, "ConvTranspose": _convolution, "BatchNormalization": _batch_norm, "Gemm": _gemm,
     "LayerNormalization": _layer_norm, "MatMul": _matmul, "LSTM": _lstm, "Add": _function("add"),
     "Mul": _function("mul"), "Relu": _function("relu"), "Tanh": _function("tanh"), "MaxPool": _max_pool,
     "GlobalAveragePool": _average, "Flatten": _flatten, "Clip": _clip, "Gather": _gather, "Transpose": _transpose,
-    "Reshape": _reshape, "Squeeze": _squeeze, "Split": _split, "Softmax": _softmax, "Gelu": _gelu,
+    "Sigmoid": _function("sigmoid"), "HardSigmoid": _hard_sigmoid, "HardSwish": _hard_swish,
+    "ReduceMean": _reduce_mean, "Concat": _concat, "Slice": _slice, "Reshape": _reshape, "Squeeze": _squeeze,
+    "Split": _split, "Softmax": _softmax, "Gelu": _gelu,
 }  # fmt: skip
 """How each operator is written in PyTorch."""

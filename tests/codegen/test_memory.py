@@ -136,6 +136,20 @@ def test_two_ramps_that_take_turns(kind, target):
     np.testing.assert_array_equal(y, x[5:].reshape(2, half).T.ravel())
 
 
+@pytest.mark.parametrize("target", ["native", *lesser(x86=("-avx512f", "-avx"))])
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", ["float32", "float64", "int8"])
+def test_a_few_neighbours_again_and_again(kind, count, target):
+    """Channels of groups that take turns: the neighbours are loaded once, and all lanes repeat them."""
+    lanes, rounds = 16, 5
+    a, b, i = buffer("A", kind, rounds * count + 1), buffer("B", kind, rounds * lanes), Var("i")
+    lane = FloorMod(ramp(index_expr(0), 1, lanes), Broadcast(index_expr(count), lanes))
+    few = Load(a, [Broadcast(i * count + 1, lanes) + lane])
+    x, y = sample(kind, rounds * count + 1), np.zeros(rounds * lanes, dtype(kind).numpy)
+    run(Func("repeat", [a, b], For(i, rounds, Store(b, [ramp(i * lanes, 1, lanes)], few))), x, y, target=target)
+    np.testing.assert_array_equal(y.reshape(rounds, lanes), x[1:].reshape(rounds, count)[:, np.arange(lanes) % count])
+
+
 @pytest.mark.parametrize("step", [2, 3])
 def test_masked_lanes_of_every_second_element(step):
     """Lanes that are off read nothing: the last that is on is the last of its page."""

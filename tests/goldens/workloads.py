@@ -179,6 +179,17 @@ for _shape in ((24, 144, 56, 1), (40, 120, 28, 1), (112, 672, 14, 2)):
     _add("inverted_" + "_".join(map(str, _shape)), lambda b, s=_shape: _inverted(b, *s))
 
 
+def _bottleneck(b: Builder, channels: int, size: int, groups: int, stride: int) -> Value:
+    """A convolution in groups between two that mix them: small groups take turns in a vector, where that pays."""
+    x = b.relu(b.conv(b.input("x", (1, 64, size, size)), 64, channels, 1, bias=True))
+    x = b.relu(b.conv(x, channels, channels, 3, stride, 1, groups=groups, bias=True))
+    return b.conv(x, channels, 64, 1, bias=True)
+
+
+for _shape in ((208, 14, 26, 1), (128, 56, 32, 2), (104, 28, 13, 1)):
+    _add("bottleneck_" + "_".join(map(str, _shape)), lambda b, s=_shape: _bottleneck(b, *s))
+
+
 def _quantized_conv(b: Builder, inputs: int, outputs: int, size: int, kernel: int) -> Value:
     """uint8 image, int8 weights, as QDQ models have them."""
     scale, zero = b.constant(np.float32(0.02)), b.constant(np.uint8(128))

@@ -51,6 +51,21 @@ def test_conv_against_torch(channels, features, group, sizes, kernel, strides, d
     check_symbolic("Conv", arrays, named, **attributes)
 
 
+@pytest.mark.parametrize("size,turns,kernel", [(2, 2, (3, 3)), (4, 4, (1, 3)), (2, 8, (3,))])
+def test_groups_in_turns(size, turns, kernel):
+    """The same as groups one behind the other, of channels in another order."""
+    count, places = 2 * size * turns, (6,) * len(kernel)
+    order = np.arange(count).reshape(2, turns, size).transpose(0, 2, 1).reshape(-1)
+    x, w, b = numbers(2, count, *places), numbers(count, size, *kernel, seed=1), numbers(count, seed=2)
+    convolve = CONVOLUTIONS[len(kernel)]
+    wanted = convolve(torch.tensor(x), torch.tensor(w), torch.tensor(b), groups=count // size).numpy()
+    arrays = [np.ascontiguousarray(a) for a in (x[:, order], w[order], b[order])]
+    check_node("Conv", arrays, wanted[:, order], group=count // size, turns=turns)
+    for wrong in (3, 0, 4 * turns):
+        with pytest.raises(GraphError, match="in turns"):
+            run_node("Conv", *arrays, group=count // size, turns=wrong)
+
+
 @pytest.mark.thin(2)
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("stride,dilation,size", [(1, 1, 7), (2, 1, 8), (3, 2, 10), (2, 1, 1)])

@@ -74,6 +74,12 @@ def product(dims: Iterable[Dim]) -> Dim:
     return total
 
 
+def in_turns(channels: int, size: int, turns: int) -> list[int]:
+    """The channels of groups of a size in the order in which so many groups take turns."""
+    firsts = [first + at for first in range(0, channels, size * turns) for at in range(size)]
+    return [first + size * turn for first in firsts for turn in range(turns)]
+
+
 def normal_axis(axis: int, rank: int, fail: Fail = GraphError) -> int:
     """An axis counted from the front; one outside the rank is an error."""
     if not -rank <= axis < rank:

@@ -18,7 +18,7 @@ from weft import te
 from weft.expr.nodes import Expr
 from weft.graph.ir import NUMPY_TYPES, Array, Dim, TensorType, Type, dtype_name
 from weft.graph.opspec import Compute, Evaluate, Infer, Use, numbers_in, register
-from weft.graph.shapes import tidy, unknown_dim
+from weft.graph.shapes import in_turns, tidy, unknown_dim
 from weft.ops.convolution_window import Pads, Window, kernel_axes, pad_array, pad_tensor, tap, volume, windows_of
 from weft.ops.elementwise_support import element_type
 
@@ -91,6 +91,14 @@ def check_groups(c: Use, channels: Dim, weight: Sequence[Dim]) -> None:
         raise c.error(f"{weight[0]} output channels do not divide into {group} groups")
 
 
+def turns_of(use: Use) -> int:
+    """How many groups take turns in the channels of images and weights: 1 where they stand one behind the other.
+
+    The attribute is our own: of 4 groups of 2 channels, 2 in turns, the channels are a0 b0 a1 b1 c0 d0 c1 d1.
+    """
+    return int(use.get("turns", 1))
+
+
 def check_bias(c: Infer, features: Dim) -> None:
     """Refuses a bias (the third input) that is not one number for each channel of the output."""
     bias = c.types[2] if len(c.types) > 2 else None
@@ -143,8 +151,12 @@ def evaluate_convolution(c: Evaluate, x: Array, w: Array, bias: Array | None = N
     """Conv on arrays."""
     kernel = kernel_sizes(c, w.shape)
     assert kernel is not None
-    wide = exact_type(str(x.dtype)) or x.dtype
+    wide, turns = exact_type(str(x.dtype)) or x.dtype, turns_of(c)
+    order = in_turns(len(w), w.shape[1], turns) if turns > 1 else []
+    if turns > 1:
+        x, w = x[:, np.argsort(order)], w[np.argsort(order)]
     made = convolve_arrays(x.astype(wide), w.astype(wide), Window(c, kernel), int(c.get("group", 1)))
+    made = made[:, order] if turns > 1 else made
     kind = NUMPY_TYPES[result_type(c, dtype_name(x.dtype))]
     return np.asarray(add_channel(made, None if bias is None else bias.astype(wide)).astype(kind))
 
@@ -170,8 +182,12 @@ def convolve_tensors(
     product: Callable[[Expr, Expr], Expr],
     padding: Callable[[], Any] = lambda: 0,
     name: str = "conv",
+    turns: int = 1,
 ) -> te.Tensor:
-    """The sum over channels of a group and kernel positions of `product(input element, weight element)`."""
+    """The sum over channels of a group and kernel positions of `product(input element, weight element)`.
+
+    Where groups of as many channels before as behind take `turns`, those of one lie so far apart.
+    """
     sizes, weight = dims_of(x), sizes_of(w)
     outs = window.out_dims(sizes[2:])
     pads: Pads = window.reach(sizes[2:], outs)
@@ -184,8 +200,11 @@ def convolve_tensors(
         first = co if per_group == 1 else co // per_group
         inner = channel[0].var if channel else te.const(0)
         source = inner if group == 1 else first * depth + inner if channel else first
+        if turns > 1:
+            source = co // (turns * depth) * (turns * depth) + inner * turns + co % turns
         element = padded[(n, source, *tap(window, at, taps))]
-        return te.sum(product(element, w[(co, inner, *[k.var for k in taps])]), axis=[*channel, *taps])
+        order = [*taps[:-1], *channel, *taps[-1:]] if turns > 1 else [*channel, *taps]
+        return te.sum(product(element, w[(co, inner, *[k.var for k in taps])]), axis=order)
 
     return te.stage((sizes[0], weight[0], *outs), lambda n, co, *at: body(n, co, *at), name=name)
 
@@ -215,12 +234,17 @@ def compute_convolution(c: Compute, x: te.Tensor, w: te.Tensor, bias: te.Tensor 
     kernel = kernel_sizes(c, c.shape(1))
     assert kernel is not None
     product = wide_product(accumulator(c.outputs[0].dtype))
-    made = convolve_tensors(x, w, Window(c, kernel), int(c.get("group", 1)), product)
+    made = convolve_tensors(x, w, Window(c, kernel), int(c.get("group", 1)), product, turns=turns_of(c))
     return finish(c, made, bias)
 
 
 def _infer(c: Infer) -> list[Type]:
     (made,) = infer_convolution(c, 0, 1, result_type(c, c.tensor(0).dtype))
+    if (turns := turns_of(c)) != 1:
+        image, weight = c.tensor(0), c.tensor(1)
+        same = image.shape is not None and weight.shape is not None and image.dims[1] == weight.dims[0]
+        if turns < 1 or int(c.get("group", 1)) % turns or not same:
+            raise c.error(f"{turns} groups in turns: they must divide all, with as many channels before as behind")
     if isinstance(made, TensorType) and made.shape is not None:
         check_bias(c, made.dims[1])
     return [made]

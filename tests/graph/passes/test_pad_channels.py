@@ -106,6 +106,7 @@ KEEPERS: dict[str, Callable[[Builder, Value, int], Value]] = {
     "batch norm": lambda b, x, c: b.batch_norm(b.relu(x), c),
     "instance norm": lambda b, x, c: b.node("InstanceNormalization", x, b.normal(c), b.normal(c)),
     "depthwise": lambda b, x, c: b.conv(x, c, c, 3, 1, 1, groups=c, bias=True),
+    "pairs": lambda b, x, c: b.conv(x, c, c, 3, 1, 1, groups=c // (2 - c % 2), bias=True),
     "max pool": lambda b, x, c: b.node("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1]),
     "average pool": lambda b, x, c: b.node("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1]),
     "squeeze and excite": squeeze,
@@ -133,7 +134,7 @@ MIXERS: dict[str, Callable[[Builder, Value, int], Value]] = {
         b.node("Concat", x, b.node("ReduceMax", x, b.ints(1), keepdims=1), axis=1), c + 1, c, 1
     ),
     "sizes": lambda b, x, c: b.node("Resize", x, None, None, b.ints(1, c, 8, 8), mode="nearest"),
-    "groups": lambda b, x, c: b.conv(x, c, c, 3, 1, 1, groups=3),
+    "groups": lambda b, x, c: b.conv(x, c, c, 3, 1, 1, groups=2 - c % 2),
     "along rows": lambda b, x, c: b.node("Mul", x, b.node("ReduceMean", x, b.ints(0, 1), keepdims=0)),
     "quantized": lambda b, x, c: b.node(
         "DequantizeLinear",
@@ -316,6 +317,38 @@ def test_a_block_with_odd_channels_exchanges_whole_vectors():
     made = for_avx512(graph)
     assert channels(made) == [48, 128, 128, 5, 128, 48, 128] and not {"Gather", "Slice"} & set(ops(made))
     same(graph, made, image(graph), 1e-4)
+
+
+@pytest.mark.parametrize("size, count, step", ((8, 208, 1), (4, 128, 2), (2, 64, 1), (8, 104, 1)))
+def test_small_groups_take_turns(size: int, count: int, step: int):
+    b = Builder("grouped")
+    x = b.relu(b.conv(b.input("x", (1, 64, 15, 15)), 64, count, 1, bias=True))
+    x = b.relu(b.conv(x, count, count, 3, step, 1, groups=count // size, bias=True))
+    graph = b.finish(b.conv(squeeze(b, x, count), count, 64, 1, bias=True))
+    made = for_avx512(graph)
+    (grouped,) = [node for node in made.nodes if node.attributes.get("group", 1) > 1]
+    if count == 104:
+        assert "turns" not in grouped.attributes, "13 groups: another one costs more than turns save"
+        return
+    assert grouped.attributes["turns"] == 16 // size and not {"Gather", "Slice"} & set(ops(made))
+    same(graph, made, image(graph), 1e-4)
+    with knobs.override(num_threads=1):
+        alike(weft.compile(made)(*image(graph)), interpret_graph(graph, image(graph))[0], 1e-4)
+
+
+def test_groups_of_two_sizes_do_not_share_turns():
+    b = Builder("two")
+    x = b.conv(b.input("x", (1, 3, 8, 8)), 3, 32, 1)
+    for size in (4, 8, 4):
+        x = b.relu(b.conv(x, 32, 32, 3, 1, 1, groups=32 // size, bias=size == 4))
+    graph = b.finish(b.conv(x, 32, 5, 1), x)
+
+    def seconds(node: Node, sides: Sides) -> float:
+        return float(sides.turns == 1)
+
+    made = pad_channels(graph, Prices(16, seconds, lambda elements: 0.0, 0.0))
+    assert [node.attributes.get("turns", 1) for node in made.nodes if node.attributes.get("group", 1) > 1] == [4, 1, 4]
+    same(graph, made, image(graph))
 
 
 def test_settings():

@@ -7,6 +7,7 @@
     Ramp(b, -1)                    load <16 x float>, reverse  reverse, store <16 x float>
     Ramp(b, 2)                     two loads and a shuffle     scatter
     two ramps, lanes in turns      two loads and a shuffle     scatter
+    b, b + 1, b, b + 1, …          load <2 x float>, broadcast scatter
     any other vector               gather                      scatter
 
 Machines that have no instructions for gathers and scatters get a load or a store for each lane of a ramp.
@@ -98,6 +99,10 @@ def _loaded(c: Context, e: Load) -> str:
         value = _load_even(c, e.buffer, ramp[0], e.dtype.lanes, mask)
     elif ramp is None and mask is None and (pair := _two_ramps(c, index)) is not None:
         value = _load_in_turns(c, e.buffer, *pair, e.dtype.lanes // 2)
+    elif ramp is None and mask is None and (few := _repeated(c, index)) is not None:
+        kind, align = f"<{few[1]} x {types.memory_type(e.buffer.dtype)}>", _alignment(c, e.buffer, few[0])
+        some = _load_vector(c, e.buffer, few[0], few[1], align, None)
+        value = c.shuffle(kind, some, "poison", [lane % few[1] for lane in range(e.dtype.lanes)])
     else:
         value = _gather(c, e.buffer, index, ramp, e.dtype.lanes, mask)
     return _from_memory(c, value, e.dtype)
@@ -176,6 +181,15 @@ def _two_ramps(c: Context, index: Expr) -> tuple[Expr, int, int] | None:
     first, second = offsets[:2]
     wanted = tuple(start + i for i in range(len(offsets) // 2) for start in (first, second))
     return (base, first, second) if offsets == wanted else None
+
+
+def _repeated(c: Context, index: Expr) -> tuple[Expr, int] | None:
+    """A base and how many elements from it on all lanes of an index repeat, in order; None for any other."""
+    found = as_spread(index, c.definitions, c.divisors)
+    count = 0 if found is None else max(found[1]) + 1
+    if found is None or count < 2 or found[1] != tuple(lane % count for lane in range(len(found[1]))):
+        return None
+    return found[0], count
 
 
 def _load_in_turns(c: Context, buffer: Buffer, base: Expr, first: int, second: int, half: int) -> str:

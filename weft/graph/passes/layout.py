@@ -196,6 +196,7 @@ class _Chooser:
     def convolves(self, anchor: Node) -> bool:
         """Whether a convolution reads channels in blocks as well as whole."""
         channels, groups = channels_of(anchor.outputs[0]), int(anchor.attributes.get("group", 1))
+        groups //= int(anchor.attributes.get("turns", 1))
         if 1 < groups < channels and channels // groups % self.lanes:
             return False  # a block would be of several groups, which read different channels
         # A convolution to a few channels has its lanes along a row of the image.

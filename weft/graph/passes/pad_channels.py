@@ -13,6 +13,12 @@ Values that operators tie together (what is added has as many channels as what i
 its parts) are one class, which is padded as a whole or not at all. Convolutions stand between classes. Where anything
 else makes or reads a value (the caller, a Flatten), a copy stands at that edge: a Gather before, or a Slice behind.
 What pays is chosen by what a target says that operators take with so many channels.
+
+    %g = Conv(%a, w[208, 8, 3, 3], group 26)      the same, two groups in turns:
+                                              ->  Conv(%a, w[208, 8, 3, 3], group 26, turns 2)
+
+Convolutions in groups of a part of a vector want the channels of a class in another order: so many groups as fill a
+vector take turns in it, and a vector of the image is a few neighbours, again and again. What is added is whole groups.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ from weft.graph.passes.dead import dead
 from weft.graph.passes.infer import infer
 from weft.graph.passes.simplify_movement import is_elementwise
 from weft.graph.passes.support import Names
+from weft.graph.shapes import in_turns
 
 CHANNEL = 1
 
@@ -55,6 +62,8 @@ class Sides:
     outputs: int
     inner_input: bool
     inner_output: bool
+    turns: int = 1
+    """How many of its groups take turns."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class Prices:
     """The seconds of a copy at an edge, for the elements that it reads and writes together."""
     least_saved: float
     """The share of the time that must be saved."""
+    least_turned: float = 0.0
+    """The same where groups take turns in what is padded."""
 
 
 def pad_channels(graph: Graph, prices: Prices) -> Graph:
@@ -127,6 +138,10 @@ class _Class:
     """Values that something else makes."""
     taken: dict[Value, None] = field(default_factory=dict)
     """Values that something else reads, beside those."""
+    wider: bool = False
+    """Whether it gets more channels; else only their order is another."""
+    turn: bool = False
+    """Whether groups take turns in it; as it is, a block of its channels would mix groups, so it is stored plainly."""
 
 
 class _Classes:
@@ -138,6 +153,8 @@ class _Classes:
         self.mixers = {node for node in graph.nodes if self.is_mixer(node)}
         self.members: dict[Node, dict[int, int]] = {}
         """For operators that keep channels apart, the operands that have them, and in which dimension."""
+        self.groups: dict[Value, int] = {}
+        """The channels of a group, for values that convolutions in small groups tie together."""
         self.same, self.together = _Sets(), _Sets()
         """Values with the same channels; values that are padded together."""
         self.indices: dict[Value, Array] = {}
@@ -155,6 +172,7 @@ class _Classes:
             if along and self.keeps_type(node, along):
                 self.members[node] = along
                 self.same.join(node.outputs[0], self.tied(node))
+        self.tie_groups()
         self.together.parents.update(self.same.parents)
         joints = [node for node in self.graph.nodes if self.is_joint(node)]
         waiting = Counter(self.same.root(node.outputs[0]) for node in joints)
@@ -169,6 +187,41 @@ class _Classes:
             if whole and np.array_equal(self.indices.setdefault(self.same.root(made), index), index):
                 self.members[node] = dict.fromkeys(range(len(node.inputs)), CHANNEL)
                 self.together.join(made, computed)
+
+    def tie_groups(self) -> None:
+        """Finds the convolutions in groups that can take turns, and the values that they tie together."""
+        for node in self.graph.nodes:
+            size = self.group_size(node)
+            along = {at: CHANNEL if at == 0 else 0 for at, v in enumerate(node.inputs) if v is not None}
+            if not size or not self.keeps_type(node, along):
+                continue
+            sides = [v for v in (node.inputs[0], node.outputs[0]) if v is not None]
+            if all(self.groups.get(self.same.root(v), size) == size for v in sides):
+                self.members[node] = along
+                self.same.join(sides[1], sides[:1])
+                self.groups[self.same.root(sides[1])] = size
+        for root, size in self.groups.items():
+            channels = root.tensor.static[CHANNEL]
+            order = in_turns(padded(channels, self.lanes), size, self.lanes // size)
+            self.indices[self.same.root(root)] = sources(channels, len(order))[order]
+
+    def group_size(self, node: Node) -> int:
+        """The channels of a group of a convolution of as many groups before as behind, where these are a part of a
+        vector; 0 for any other operator."""
+        weight = self.constant(node.inputs[1]) if node.op == "Conv" and not node.domain else None
+        image, made = node.inputs[0] if node.inputs else None, node.outputs[0]
+        if weight is None or weight.dtype != np.float32 or not self.all_constant(node, 2) or "turns" in node.attributes:
+            return 0
+        if not self.fits(image) or not self.fits(made):
+            return 0
+        size = int(weight.shape[1])
+        same = image.tensor.static[CHANNEL] == made.tensor.static[CHANNEL]
+        return size if same and 1 < size < self.lanes and self.lanes % size == 0 else 0
+
+    def turns(self, node: Node) -> int:
+        """How many groups of a convolution take turns in a vector where its channels are in another order; else 1."""
+        size = self.group_size(node) if node in self.members else 0
+        return self.lanes // size if size else 1
 
     def index(self, value: Value) -> Array:
         """What each channel of a padded value is a copy of."""
@@ -291,6 +344,7 @@ class _Classes:
         for value in [*self.graph.inputs, *(v for node in self.graph.nodes for v in node.outputs)]:
             if self.fits(value):
                 self.of[value] = classes.setdefault(self.together.root(value), _Class())
+                self.of[value].turn |= self.same.root(value) in self.groups
         made = {node.outputs[0] for node in (*self.mixers, *self.members)}
         for value, own in self.of.items():
             if value not in made:
@@ -306,8 +360,13 @@ class _Classes:
                 if value in self.of:
                     self.of[value].nodes[node] = None
         self.find_inner()
-        wider = {own for value, own in self.of.items() if len(self.index(value)) > value.tensor.static[CHANNEL]}
-        useful = {own for own in wider if any(node in self.mixers for node in own.nodes)}
+        for value, own in self.of.items():
+            own.wider |= len(self.index(value)) > value.tensor.static[CHANNEL]
+        useful = {
+            own
+            for own in self.of.values()
+            if (own.wider or own.turn) and any(node in self.mixers for node in own.nodes)
+        }
         self.of = {value: own for value, own in self.of.items() if own in useful}
         stuck = {self.of.get(node.inputs[0]) for node in self.mixers if not self.divides(node)}  # type: ignore[arg-type]
         self.of = {value: own for value, own in self.of.items() if own not in stuck}
@@ -345,9 +404,12 @@ def _is_image(value: Value | None) -> TypeGuard[Value]:
     return isinstance(kind, TensorType) and kind.is_static and len(kind.static) >= 3 and 0 not in kind.static
 
 
-def grouped(node: Node, count: int) -> Node:
-    """A node that keeps channels apart, for so many: a depthwise convolution has as many groups."""
-    return node.replace(attributes={**node.attributes, "group": count}) if has(node, "convolution") else node
+def grouped(node: Node, count: int, turns: int = 1) -> Node:
+    """A node that keeps channels apart, for so many: a convolution has more groups, of as many channels as before."""
+    if not has(node, "convolution") or node.inputs[1] is None:
+        return node
+    groups = count // node.inputs[1].tensor.static[1]
+    return node.replace(attributes={**node.attributes, "group": groups, **({"turns": turns} if turns > 1 else {})})
 
 
 def _with(kind: TensorType, dimension: int, count: int) -> TensorType:
@@ -367,7 +429,8 @@ def _choose(classes: _Classes, prices: Prices) -> set[_Class]:
     for connected in _connected(classes):
         tries = [cost.descend(connected, start) for start in (connected, ())]
         found = min(tries, key=lambda one: cost.of(one, connected))
-        if cost.of(found, found) < (1 - prices.least_saved) * cost.of((), found):
+        least = prices.least_turned if any(own.turn for own in found) else prices.least_saved
+        if cost.of(found, found) < (1 - least * any(own.wider for own in found)) * cost.of((), found):
             chosen |= found
     return chosen
 
@@ -420,7 +483,10 @@ class _Cost:
             len(self.classes.index(v)) if own in chosen else v.tensor.static[CHANNEL]
             for v, own in zip((image if node in self.classes.mixers else made, made), self.classes.sides(node))
         ]
-        sides = Sides(counts[0], counts[1], image not in self.classes.outer, made in self.classes.inner)
+        is_plain = [own is not None and own.turn and own not in chosen for own in self.classes.sides(node)]
+        read, taken = image not in self.classes.outer, made in self.classes.inner
+        turns = 1 if is_plain[1] else self.classes.turns(node)
+        sides = Sides(counts[0], counts[1], read and not is_plain[0], taken and not is_plain[1], turns)
         if (node, sides) not in self.known:
             self.known[node, sides] = self.prices.seconds(node, sides)
         return self.known[node, sides]
@@ -490,7 +556,7 @@ class _Rewriting:
         """The copy of the channels, once each, for what reads a value as it was."""
         channels = value.tensor.static[CHANNEL]
         _, firsts = np.unique(self.classes.index(value), return_index=True)
-        if firsts[-1] != channels - 1:
+        if not np.array_equal(firsts, np.arange(channels)):
             return self.gather(self.value(value), firsts, value)
         ends = [self.new(np.array([n], np.int64), f"{value.name}_channels") for n in (0, channels, CHANNEL)]
         return Node("Slice", [self.value(value), *ends], [value], {}, f"{value.name}_narrowed")
@@ -514,7 +580,7 @@ class _Rewriting:
             v if v is None else self.operand(v, along[at], index) if at in along else self.value(v)
             for at, v in enumerate(node.inputs)
         ]
-        return grouped(node, made).replace(inputs=inputs, outputs=outputs)
+        return grouped(node, made, self.classes.turns(node)).replace(inputs=inputs, outputs=outputs)
 
     def operand(self, value: Value, dimension: int, index: Array) -> Value:
         """An operand that has the channels in a dimension."""

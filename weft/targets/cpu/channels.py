@@ -32,7 +32,7 @@ def prices(target: Target, model_bytes: int) -> Prices | None:
     if lanes < LEAST_BLOCK or not target.blocks_channels or not knobs.layout:
         return None
     priced = _Priced(target, lanes, model_bytes)
-    return Prices(lanes, priced.node, priced.copy, model.PADDING_SAVES)
+    return Prices(lanes, priced.node, priced.copy, model.PADDING_SAVES, model.TURNS_SAVE)
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class _Sizes:
     step: int
     image: int
     """Elements of a channel of what it reads."""
+    turns: int
+    """Groups that take turns in a block."""
     window: Convolution | None
     """What Winograd's method sees; None where it does not know the window."""
 
@@ -86,6 +88,10 @@ class _Priced:
         if sizes.height * sizes.width == 1:  # a product of matrices
             return self.in_register_tiles(sizes, self.lanes)
         block = self.block(sizes.outputs)
+        if 1 < sizes.groups < sizes.outputs:  # a block would mix groups, unless they take turns
+            if sizes.turns == 1:
+                return self.in_rows(sizes)
+            return self.in_blocks(sizes) if inner_input and inner_output else math.inf
         ways = [self.in_register_tiles(sizes, block if block and inner_output else self.lanes)]
         if block and (inner_output or block == self.lanes):
             ways.append(self.in_blocks(sizes))
@@ -105,17 +111,19 @@ class _Priced:
     def in_blocks(self, sizes: _Sizes) -> float:
         """As `sketches/conv.py` estimates it."""
         block, taps = self.block(sizes.outputs), math.prod(sizes.taps)
-        depthwise = sizes.groups > 1
-        depth = taps if depthwise else taps * sizes.inputs
+        depthwise, apart = sizes.groups == sizes.outputs > 1, sizes.groups > 1
+        depth = taps * sizes.inputs // sizes.groups
         blocks, pixels = sizes.outputs // block, sizes.width
         registers, read = max(self.target.vector_registers, 8), tuple[int, ...]()
         if depthwise:
             pixels = min(pixels, max(4, model.MOST_UNROLLED // depth))
+        if apart:
             read = conv.pixels_read(range(sizes.taps[-1]), sizes.step, min(pixels, registers))
-        size = conv.Size(1 if depthwise else blocks, sizes.height, pixels, registers, read=read)
+        written = 1 if depthwise else sizes.taps[-1] if apart else 1
+        size = conv.Size(1 if apart else blocks, sizes.height, pixels, registers, read=read, taps=written)
         pitch = 0 if depthwise else 4 * block * sizes.step
         walk = conv.walk_of(self.target, depth, 4 * depth * block, 4 * depth * sizes.outputs, pitch)
-        again = sizes.frames * (blocks * ceildiv(sizes.width, pixels) if depthwise else 1)
+        again = sizes.frames * (blocks * (ceildiv(sizes.width, pixels) if depthwise else 1) if apart else 1)
         return float(seconds(again * depth * size.least(walk), self.target))
 
     def in_register_tiles(self, sizes: _Sizes, lanes: int) -> float:
@@ -128,6 +136,8 @@ class _Priced:
 
     def in_rows(self, sizes: _Sizes) -> float:
         """As `sketches/conv_rows.py` estimates it."""
+        if sizes.step == 1 and math.prod(sizes.taps) == 1 and sizes.outputs // sizes.groups % self.lanes:  # one row
+            sizes = replace(sizes, height=1, width=sizes.height * sizes.width)
         down = conv_rows.Taps(sizes.taps[-2] if len(sizes.taps) > 1 else 1, 1, sizes.step)
         registers, wide = max(8, self.target.vector_registers), ceildiv(sizes.width, self.lanes)
         group, depth = sizes.outputs // sizes.groups, sizes.inputs // sizes.groups * math.prod(sizes.taps)
@@ -147,12 +157,12 @@ class _Priced:
         image, weight = node.inputs[:2]
         assert image is not None and weight is not None
         made, taps = node.outputs[0].tensor.static, weight.tensor.static[2:]
-        groups = 1 if int(node.attributes.get("group", 1)) == 1 else sides.outputs
+        groups = 1 if int(node.attributes.get("group", 1)) == 1 else sides.outputs // weight.tensor.static[1]
         height = made[-2] if len(made) > 3 else 1
         found = convolution_of(node, weight.tensor, self.model_bytes)
         return _Sizes(
             sides.inputs, sides.outputs, groups, taps, math.prod(made) // (made[1] * height * made[-1]), height,
             made[-1], Window(Use(node), taps).strides[-2] if len(taps) > 1 else 1,
-            math.prod(image.tensor.static) // image.tensor.static[1],
+            math.prod(image.tensor.static) // image.tensor.static[1], sides.turns,
             None if found is None else replace(found[0], inputs=sides.inputs, outputs=sides.outputs),
         )  # fmt: skip

@@ -11,7 +11,8 @@ The nest, outermost first:
 
 The weights are packed when the model is compiled: for a block of channels, in the order in which the reduction runs.
 A depthwise convolution reads vectors of both operands; its tile is `places` wide in one block of channels. Where
-channels are in groups, the blocks of a tile are of one group.
+channels are in groups, the blocks of a tile are of one group; where groups that take turns share a block, a step
+broadcasts the same channel of each of them, which lie side by side.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import FloorDiv, Load, Var, int_value, is_true
+from weft.expr.nodes import FloorDiv, FloorMod, Load, Var, int_value, is_true
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
@@ -59,6 +60,8 @@ class Shape:
     """What lies between neighbours along `place` in the result, and is a part of the tile: none of `others`."""
     kept: padding.Taps = ()
     """The taps that are passed over where they read nothing but zeros around the image."""
+    taps: Axis | None = None
+    """The taps along a row that are written out, where groups take turns: places share what is broadcast for them."""
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -87,14 +90,16 @@ def match(unit: Unit) -> Sketch | None:
     below = model.open_sizes(rows) if shape.row is not None and unit.is_open(shape.row) else ()
     phases = 1 if shape.phase is None else extent(shape.phase)
     pitch = 0 if shape.place is None else unit.facts.step(shape.image, shape.place.var) or 0
-    read = pixels_read(_taps_of_row(unit.facts, shape), pitch, min(most, registers)) if shape.depthwise else ()
-    size = Size(blocks, rows, places, registers, around, below, phases, read)
+    shared = shape.depthwise or shape.taps is not None
+    read = pixels_read(_taps_of_row(unit.facts, shape), pitch, min(most, registers)) if shared else ()
+    written = 1 if shape.taps is None else extent(shape.taps)
+    size = Size(blocks, rows, places, registers, around, below, phases, read, written)
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
         "vectors": several_at_once,
         "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(most, registers) + 1)),
-        "unroll": (1,) if shape.depthwise else tuple(n for n in (1, 2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
+        "unroll": (1,) if shared else tuple(n for n in (1, 2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
         "by_rows": (0,) if shape.depthwise else (0, 1),
         "fetch": (0,) if shape.depthwise else (0, 1),
     }
@@ -193,11 +198,14 @@ class Walk:
     far: float = 1.0
     """How many times as long its lines take."""
 
-    def cycles(self, vectors: Any, high: Any, wide: Any) -> Any:
-        """Cycles of a step of the reduction, with its part of what the tile costs before and behind them."""
+    def cycles(self, vectors: Any, high: Any, wide: Any, read: Any, written: int = 1) -> Any:
+        """Cycles of a step of the reduction, with its part of what the tile costs before and behind them.
+
+        It reads so many pixels of each row; so many steps are `written` out.
+        """
         sums, pixels, lines = vectors * high * wide, high * wide, vectors * self.lines
         issued = np.maximum(
-            model.step_cycles(self.core, pixels, vectors, self.clash),
+            model.step_cycles(self.core, pixels, vectors, self.clash, high * read, written),
             self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
@@ -221,13 +229,15 @@ class Size:
     phases: int = 1
     """Sums of a tile for each of its pixels and channels."""
     read: tuple[int, ...] = ()
-    """The pixels of a row of the image that a tile of so many reads: vectors that stay in registers for its taps."""
+    """The pixels of a row of the image that a tile of so many reads: for its taps they are loaded once."""
+    taps: int = 1
+    """Taps of a row that are written out; with 1 what is read stays in registers."""
 
     def legal(self, columns: Columns) -> Any:
         """Tiles that fit into the registers; several rows only where a tile has all pixels of each, or where both
         sides are open: how many pixels there are is not known then."""
         vectors, high, wide = columns["vectors"] * self.phases, columns["rows"], columns["places"]
-        pixels = high * np.asarray(self.read)[wide] if self.read else 1
+        pixels = high * np.asarray(self.read)[wide] if self.read and self.taps == 1 else self.taps
         fits = vectors * high * wide + vectors + pixels <= self.registers
         is_open = bool(self.around and self.below)
         return fits & ((high == 1) | is_open | (wide >= max((self.pixels, *self.around))))
@@ -238,7 +248,8 @@ class Size:
         total: Any = 0.0
         for v, count in ((vectors, self.blocks // vectors), (self.blocks % vectors, self.blocks % vectors > 0)):
             for w, across in self.across(wide):
-                total = total + count * across * walk.cycles(v * self.phases, high, w)
+                read = np.asarray(self.read)[w] / self.taps if self.taps > 1 else w
+                total = total + count * across * walk.cycles(v * self.phases, high, w, read, self.taps)
         ends = 0.0 if self.around else (self.pixels % wide != 0) * 1.0
         uneven = ends + (self.blocks % vectors != 0) + (0.0 if self.below else (self.rows % high != 0) * 1.0)
         rows = self.rows * sum(-(-n // high) for n in self.below) / sum(self.below) if self.below else self.rows / high
@@ -289,7 +300,8 @@ def _shape(unit: Unit) -> Shape | None:
     if len(weights) != 1 or len(images) != 1 or weights[0].buffer is images[0].buffer:
         return None
     weight, image = weights[0], images[0]
-    depthwise = uses(image, lane)
+    turns = _in_turns(image, lane)
+    depthwise = uses(image, lane) and not turns
     if depthwise and facts.step(image, lane.var) != 1:
         return None
     middle = facts.spatial[:-1]
@@ -305,7 +317,16 @@ def _shape(unit: Unit) -> Shape | None:
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
     phase = None if depthwise else nest.phase_between(unit, place, others)
     others = tuple(axis for axis in others if axis is not phase)
-    return Shape(lane, block, place, row, others, weight, image, depthwise, together, phase)
+    written = turns and place is not None and phase is None and facts.reduce[-1] in taps_along(facts, image, place)
+    taps = facts.reduce[-1] if written and len(facts.reduce) > 1 and extent(facts.reduce[-1]) > 1 else None
+    return Shape(lane, block, place, row, others, weight, image, depthwise, together, phase, taps=taps)
+
+
+def _in_turns(image: Load, lane: Axis) -> bool:
+    """Whether the lanes of an image are of groups that take turns, so that a few neighbours repeat in all of them."""
+    repeated = [e for index in image.indices for e in walk(index) if isinstance(e, FloorMod) and e.a is lane.var]
+    uses = sum(e is lane.var for index in image.indices for e in walk(index))
+    return uses == len(repeated) > 0 and all(extent(lane) % (int_value(e.b) or extent(lane) + 1) == 0 for e in repeated)
 
 
 def _together(image: Load, block: Axis) -> int:
@@ -337,7 +358,9 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
         if point["by_rows"]:
             sums.prefetch(packed, innermost, core_of(unit.target).weights_ahead)
         elif rows > 1:  # the rows of the image share the fetching of the next channels' weights
-            sums.prefetch(packed, innermost, rows, outer=outer[0])
+            around = outer if shape.place is None else outer[:-1]
+            whole = extent(shape.row) // point["rows"] if len(around) > 1 and shape.row is not None else rows
+            sums.prefetch(packed, innermost, whole, outer=around[-1])
         else:  # each weight is read once: they stream through, and are asked for well ahead
             sums.prefetch(packed, innermost, max(4, model.STREAM_AHEAD // _step_bytes(unit, shape, point)))
     unit.done.update([name, final.name, sums.name])
@@ -536,12 +559,14 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point, image: s
         if axis.var in some:  # so that the products that do not count are plain to see
             sums.unroll(loop)
     last = extent(facts.reduce[-1])
+    if shape.taps is not None:
+        tile.insert(-1, reduce.pop())
     sums.reorder(*rest, *reduce, *tile)
     if shape.depthwise:
         if facts.depth <= 32:
             for loop in reduce:
                 sums.unroll(loop)
-    elif _overlaps(facts, shape, point["places"]):
+    elif shape.taps is not None or _overlaps(facts, shape, point["places"]):
         sums.pragma(reduce[-1], "rolled")
     elif last > point["unroll"] > 1:
         reduce[-1], inner = sums.split(reduce[-1], factor=point["unroll"])
