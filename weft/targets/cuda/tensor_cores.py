@@ -143,6 +143,11 @@ class MatrixTiles(Tiles):
             for side, load, along in zip("xy", self.loads, product.k_last)
         ]
         """Whether x, and y, are copied (constants packed) so that they lie along k."""
+        self.across = [
+            not (kind.transposes or along or copied or load is not None and load.buffer in product.unit.constants)
+            for load, copied, along in zip(self.loads, self.copied, product.k_last)
+        ]
+        """Whether they are turned as they are fetched, an element at a time."""
         epilogue = product.unit.epilogue
         self.work = cost(epilogue.body.value) if epilogue is not None and isinstance(epilogue.body, Store) else 0
         """Arithmetic of the epilogue on each element."""
@@ -215,8 +220,11 @@ class MatrixTiles(Tiles):
 
     def _fetched(self, tile_y: Any, tile_x: Any) -> Any:
         """Rows of a tile that threads fetch, such as take longer counted as more."""
-        axes = self.given.axes
-        return tile_x * _row_cost(self.given, axes.x_operand) + tile_y * _row_cost(self.given, axes.y_operand)
+        x, y = (
+            fit.TURNED_FETCH if across else _row_cost(self.given, operand)
+            for across, operand in zip(self.across, (self.given.axes.x_operand, self.given.axes.y_operand))
+        )
+        return tile_x * x + tile_y * y
 
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles."""
@@ -363,7 +371,7 @@ class WarpTiles(MatrixTiles):
         busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** fit.WARP_BUSY_POWER)
         waits = fit.WARP_LATENCY / (c["stages"] - 1) + fit.WARP_WAIT + np.where(together == 1, fit.WARP_ALONE * busy, 0)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
-        cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
+        cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START + rounds * fit.WARP_BLOCK
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
         cycles = self.with_memory(cycles) + (many + c["warp_y"] / 65536) / 1024
