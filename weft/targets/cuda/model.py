@@ -51,11 +51,10 @@ TURNED_FETCH = 8
 """How much longer rows take that are turned as they are fetched, an element at a time (tf32)."""
 WARP_START, WARP_BLOCK, GROUP_START = 2500, 400, 3500
 """Cycles before the first step and after the last, with the launch; and of each block of warps by itself. These, that
-of the copy engine (`BULK_START`) and TURNED_FETCH follow 1,035 points of 52 small products and convolutions of one image
-in fp16 and tf32 (`benchmarks.cost_model --fitted`). 22 shapes that were not seen, before and since: in fp16 rank
-correlation 0.70 and 0.75, default at most 10 % behind the best point of 16 and 17; in tf32 0.57 and 0.71, 12 and 17.
-57 other workloads and five models beside the numbers before: 1.035 times as fast in fp16, 1.10 in tf32. (The fit itself
-wants 4,500 and 2,000 for the starts; these workloads take 3 % longer so in fp16.)"""
+of the copy engine (`BULK_START`) and TURNED_FETCH follow 1,035 points of 52 small products and convolutions in fp16 and
+tf32 (`benchmarks.cost_model --fitted`). 22 shapes that were not seen, before and since: in fp16 rank correlation 0.70
+and 0.75, default at most 10 % behind the best point of 16 and 17; in tf32 0.57 and 0.71, 12 and 17. 57 other workloads
+and five models: 1.035 times as fast in fp16, 1.10 in tf32. (The fit itself: 4,500, 2,000; 3 % slower in fp16.)"""
 GROUP_WRITTEN = (0.14, 0.07)
 """Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
 GROUP_WORK = 0.1
