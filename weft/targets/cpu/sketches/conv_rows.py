@@ -147,6 +147,12 @@ class Taps:
         """How many sets of rows no tap shares with the next one: all of them stay until it is a set's turn again."""
         return min(self.step, self.count)
 
+    @property
+    def shared(self) -> int:
+        """Sets of rows that several taps read: one of each stays for every row of a tile."""
+        sets = [tap * self.gap % self.step for tap in range(self.count)]
+        return sum(sets.count(one) > 1 for one in set(sets))
+
     def read(self, rows: int) -> int:
         """How many rows of an image all taps of so many rows read."""
         return len({row * self.step + tap * self.gap for row in range(rows) for tap in range(self.count)})
@@ -408,7 +414,8 @@ def match_window(unit: Unit) -> Sketch | None:
         each = facts.depth * rows / (core.multiply_adds * model.WINDOW_SHARE)
         each = each + loads * (model.WINDOW_LOADS if shape.step == 1 else model.STEPPED_LOADS) / core.loads
         each = np.maximum(each, model.chain_cycles(core, facts.depth, facts.depth * rows)) + rows
-        return each * np.where((rows > unit.target.vector_registers * 3 // 8) & (rows < high), model.SPILLED, 1.0)
+        spilled = (rows * (1 + taps.shared) * 4 > unit.target.vector_registers * 3) & (rows < high)
+        return each * np.where(spilled, model.SPILLED ** max(1, taps.shared), 1.0)
 
     def cost(columns: Columns) -> Any:
         rows = columns["rows"]
