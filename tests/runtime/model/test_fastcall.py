@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,6 +98,56 @@ def test_what_is_no_such_array_is_left_to_the_long_way() -> None:
     assert short([given, given], 1, [given]) is None, "an output on an input"
     apart = np.empty_like(given)
     assert short([given, given], 1, [apart])[0] is apart
+
+
+def test_lists_that_shrink_while_they_are_read() -> None:
+    """What native code counts on is a tuple's length, whatever happens to a list meanwhile (here by a profiler)."""
+    b = Builder("one", 0)
+    module = weft.compile(b.finish(b.relu(b.input("x", (8, 64)))))
+    x, result = np.ones((8, 64), np.float32), np.empty((8, 64), np.float32)
+    module(x, out=[result])
+    short = module._fast
+    assert short is not None
+
+    def shrink(frame: Any, event: str, function: Any) -> None:
+        if event == "c_call" and frame.f_code.co_name == "fast" and function is len:
+            counted.append(1)
+            if len(counted) == last:
+                arrays.clear()
+                out.clear()
+
+    for last in (1, 2):
+        arrays, out, counted = [x], [result], list[int]()
+        sys.setprofile(shrink)
+        try:
+            made = short(arrays, 1, out)
+        finally:
+            sys.setprofile(None)
+        assert (made is None) == (last == 1), "outputs are read after the inputs are counted"
+    np.testing.assert_array_equal(result, x)
+
+
+def test_objects_with_shapes_of_their_own() -> None:
+    """The short way of all sizes asks only numpy's arrays for their shapes."""
+
+    class Image:
+        def __init__(self, array: np.ndarray) -> None:
+            self.array, self.shape = array, list(array.shape)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+            return self.array
+
+    class Lazy(Image):
+        shape = property(lambda self: 1 // 0, lambda self, shape: None)
+
+    b = Builder("open", 0)
+    x = Value("x", TensorType("float32", (Var("n"), 16)))
+    b.inputs.append(x)
+    with knobs.override(sizes="open"):
+        module = weft.compile(b.finish(b.relu(x)))
+    for kind in (Image, Lazy):
+        for size in (5, 3, 5):
+            assert module(kind(np.ones((size, 16), np.float32))).shape == (size, 16)
 
 
 def test_calls_from_several_threads_have_frames_of_their_own() -> None:

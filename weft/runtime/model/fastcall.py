@@ -5,11 +5,9 @@ that fit exactly, and answers None for anything else, whereupon the long way (`M
 For y = a + w the source is
 
     def fast(arrays, threads, out):
-        if len(arrays) != 1: return None
         arrays = tuple(arrays)
-        if out is None: given = empty(s0, d0),
-        elif len(out) == 1: given = tuple(out)
-        else: return None
+        given = (empty(s0, d0), ) if out is None else tuple(out)
+        if len(arrays) != 1 or len(given) != 1: return None
         try: frame = frames.pop()
         except IndexError: frame = new_frame()
         code = call(id(arrays) + items, id(given) + items, frame[0], threads)
@@ -22,15 +20,16 @@ For y = a + w the source is
 `call` (runtime/native_call.py) looks at the arrays, writes the table of addresses into the frame, and calls the driver.
 Where sizes are open, shapes whose numbers are known go this way:
 
-        try: found = settled.get((arrays[0].shape, ))
-        except AttributeError: return None
-        if found is None or out is not None: return None
+        if type(arrays[0]) is not ndarray or out is not None: return None
+        found = settled.get((arrays[0].shape, ))
+        if found is None: return None
         sizes, slots, room = found
         given = empty_array((sizes[0], ), d0),
         ...
         tell(frame[1], 16, arena[0], *sizes, *slots)
 
-`fast` may run in several threads at once: what it changes is its own, or a list by `pop` and `append`.
+`fast` may run in several threads at once: what it changes is its own, or a list by `pop` and `append`. Lists that it is
+given become tuples before they are counted: another thread may change them.
 """
 
 from __future__ import annotations
@@ -72,6 +71,7 @@ def fast_call(program: Program, types: Sequence[ArrayType], weights: Sequence[in
     `scope` gives take_arena, keep_arena, entry, call and fault, and for open sizes large_arena and what is settled.
     """
     scope = {**scope, "empty": np.empty, "empty_array": empty_array, "items": ITEMS, "most": model.MOST_ARENAS}
+    scope["ndarray"] = np.ndarray
     body = "\n    ".join(_Writer(program, types, weights, scope).lines())
     exec(compile(f"def fast(arrays, threads, out):\n    {body}\n", "<call of a model>", "exec"), scope)  # noqa: S102
     made: Fast = scope["fast"]
@@ -188,17 +188,18 @@ class _Writer:
 
     def lines(self) -> list[str]:
         """The statements of the function."""
-        lines = [f"if len(arrays) != {len(self.types)}: return None"]
+        count, wrong = len(self.types), ["out is not None"]
+        lines = ["arrays = tuple(arrays)", f"if len(arrays) != {count}: return None"]
         if self.is_open:
-            shapes = _tuple(f"arrays[{at}].shape" for at in range(len(self.types)))
-            lines += [f"try: found = settled.get(({shapes}))", "except AttributeError: return None"]
-            lines += ["if found is None or out is not None: return None", "sizes, slots, room = found"]
-            lines += ["arrays = tuple(arrays)", f"given = {self._new_outputs()}"]
+            wrong += [f"type(arrays[{at}]) is not ndarray" for at in range(count)]
+            shapes = _tuple(f"arrays[{at}].shape" for at in range(count))
+            lines += [f"if {' or '.join(wrong)}: return None", f"found = settled.get(({shapes}))"]
+            lines += ["if found is None: return None", "sizes, slots, room = found", f"given = {self._new_outputs()}"]
+        elif self.takes_outputs:
+            lines.append(f"given = ({self._new_outputs()}) if out is None else tuple(out)")
+            lines.append(f"if len(given) != {len(self.makes)}: return None")
         else:
-            lines += ["arrays = tuple(arrays)", f"if out is None: given = {self._new_outputs()}"]
-            if self.takes_outputs:
-                lines.append(f"elif len(out) == {len(self.makes)}: given = tuple(out)")
-            lines.append("else: return None")
+            lines += ["if out is not None: return None", f"given = {self._new_outputs()}"]
         return [*lines, *self._call(), f"return {self._results()}"]
 
     def _frames(self, weights: Sequence[int], take_arena: Callable[[], Any]) -> Callable[[], Frame]:
