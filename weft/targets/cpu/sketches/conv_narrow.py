@@ -87,16 +87,18 @@ def match_tiles(unit: Unit) -> Sketch | None:
     columns = 2 if extent(shape.lane) * shape.blocks % (2 * width) == 0 else 1
     count = ceildiv(pixels, rows)  # two tiles of pixels stand together, or three where there is one of channels
     across = max(n for n in range(1, 5 - columns) if count % n == 0)
+    # Tiles have numbers: of the rows that are left over one at most, for no loop may go through several.
+    highs = tuple(n for n in (1, 2, 3, 4) if n <= shape.height and shape.height % n <= 1)
     knobs = {
         "columns": (1, columns),
-        "high": tuple(n for n in (1, 2, 3, 4) if n <= shape.height),
+        "high": highs,
         "across": tuple(n for n in (1, 2, 3, 4) if count % n == 0),
         "by_rows": (0, 1),
         "fetch": (0, 1),
     }
     default = {
         "columns": columns,
-        "high": min((4 - columns) // across, shape.height),
+        "high": max(n for n in highs if n <= max(1, (4 - columns) // across)),
         "across": across,
         "by_rows": shape.by_rows,
         "fetch": int(not shape.by_rows and load_bytes(shape.weight) > unit.target.cache_bytes[0]),
