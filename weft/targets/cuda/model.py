@@ -48,13 +48,13 @@ PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 16, 16, 0.1
 """What adding up a part of split-K takes for each element, in bytes as `memory` counts them; bytes a cycle of each
 multiprocessor from memory, for operands that the cache does not hold, and how much of the rest that does not hide."""
 TURNED_FETCH = 8
-"""How much longer rows take that are turned as they are fetched, an element at a time (tf32)."""
-WARP_START, WARP_BLOCK, GROUP_START = 2500, 400, 3500
-"""Cycles before the first step and after the last, with the launch; and of each block of warps by itself. These, that
-of the copy engine (`BULK_START`) and TURNED_FETCH follow 1,035 points of 52 small products and convolutions in fp16 and
-tf32 (`benchmarks.cost_model --fitted`). 22 shapes that were not seen, before and since: in fp16 rank correlation 0.70
-and 0.75, default at most 10 % behind the best point of 16 and 17; in tf32 0.57 and 0.71, 12 and 17. 57 other workloads
-and five models: 1.035 times as fast in fp16, 1.10 in tf32. (The fit itself: 4,500, 2,000; 3 % slower in fp16.)"""
+"""How much longer rows take that are turned as they are fetched, an element at a time (tf32): by 477 points of 26 small
+products and convolutions (`benchmarks.cost_model --fitted`). 57 other workloads and five models take 0.94 of the time.
+"""
+WARP_START, GROUP_START = 3000, 1500
+"""Cycles before the first step and after the last, with the launch. For products of 2 to 8 µs those of wgmma are 1.4 µs
+too low; but with 2,500, 3,500, and 400 a block of warps, 512 × 512 × 512 and 577 × 192 × 576 in fp16 go to mma.sync, by
+which they take longer, although 62 workloads take 0.97 of the time in the mean."""
 GROUP_WRITTEN = (0.14, 0.07)
 """Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
 GROUP_WORK = 0.1
@@ -100,12 +100,11 @@ BULK_LONE = 1.4
 GELU."""
 BULK_BESIDE = 0.2
 """How much of what a tile takes beside its steps is not hidden by another block's."""
-BULK_TILE, BULK_START = (1580, 0.07), 4400
-"""Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch. The fit gave
-1,900 less than stood there for the last: with that, products of 2 to 4 µs would be fetched by the copy engine, whose
-other ways had numbers that were set by hand and were too high for them. As it stands to that of wgmma without the copy
-engine (3,000 have been added to both since), four such are multiplied in the way that won side by side; of five
-products of 5 to 8 µs, measured afterwards, all take less: 1, 5, 5, 6 and 9 %."""
+BULK_TILE, BULK_START = (1580, 0.07), 2400
+"""Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch. The fit gives
+500 for the last, 1 µs less: with that, products of 2 to 4 µs would be fetched by the copy engine, whose other ways have
+numbers that were set by hand and are too high for them. With 2,400 four such are multiplied in the way that won side by
+side; of five products of 5 to 8 µs that 3,000 had otherwise, measured afterwards, all take less: 1, 5, 5, 6 and 9 %."""
 
 # Attention of narrow numbers, results of 16 bits: fitted to 92 points of eight sizes, 4.9 % off on average; 6.2 % where
 # the fit had not seen the size, of which the point that it picks then takes 1.01 times as long as the best (most 1.08).

@@ -371,7 +371,7 @@ class WarpTiles(MatrixTiles):
         busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** fit.WARP_BUSY_POWER)
         waits = fit.WARP_LATENCY / (c["stages"] - 1) + fit.WARP_WAIT + np.where(together == 1, fit.WARP_ALONE * busy, 0)
         cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
-        cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START + rounds * fit.WARP_BLOCK
+        cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
         cycles = self.with_memory(cycles) + (many + c["warp_y"] / 65536) / 1024
