@@ -79,5 +79,5 @@ def test_a_cache_is_written_in_place_only_where_the_caller_says_so(tmp_path):
     loaded(tokens, last, *again, out=[logits, *again])
     assert all((a == b).all() for a, b in zip(again, wanted[1:]))
     assert loaded.specializations[0].runner.program.updates
-    with pytest.raises(RuntimeFault, match="UpdateRows"):
+    with pytest.raises(RuntimeFault, match="UpdateHeads"):
         module(tokens, np.array([CAPACITY], np.int32), *kept)

@@ -59,6 +59,8 @@ def test_an_unknown_triple_is_refused(triple):
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to link with")
 def test_the_module_links_into_a_library(tmp_path):
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(host_triple()).create_target_machine(opt=3, reloc="pic")
     module = llvm.parse_assembly(native_ir(host_triple(), str(machine.target_data)))
     (tmp_path / "runtime.o").write_bytes(machine.emit_object(module))

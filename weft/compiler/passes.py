@@ -112,7 +112,7 @@ PASSES: tuple[Pass, ...] = (
     )),
     Pass(turn_later, lambda c, g: c.last and (c.last | {"float32"} if c.narrow in c.last else c.last,), True),
     Pass(update_caches, lambda c, g: c.may.caches and (), True),
-    Pass(update_heads, lambda c, g: c.may.caches and c.target.on_device and (), True),
+    Pass(update_heads, lambda c, g: c.may.caches and (), True),
     Pass(find_places, lambda c, g: c.may.loops_by_data and (), True),
     Pass(cached_attention, lambda c, g: c.may.loops_by_data and (), True),
     Pass(fuse_attention, lambda c, g: c.attention and (

@@ -18,7 +18,8 @@ time against the clock). If not, the waiting caller lends it its own core: it mo
 worker then rests: it is claimed last for a while, twice as long each time that happens again.
 
 **Small regions.** What an iteration of a body takes is remembered, by the body's address. A region is offered to no
-more threads than pay for their orders, and cut into chunks that are neither long nor tiny.
+more threads than pay for their orders, and cut into chunks that are neither long nor tiny: each a quarter of what is
+left of a range, so that all end together.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ POOL_STATE = """
                                                               ; 12 cores that it may use
 %claim = type { ptr, i32, i32 }                                  ; slot, word of the claim, whether it slept
 %range = type { i64, i64, [14 x i64] }                           ; next, end, -
-%region = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, i64 }   ; body, environment, participants, chunk, time posted,
-                                                                 ; sleepers, claims, ranges, next to be woken
+%region = type { ptr, ptr, i64, i64, i64, i64, ptr, ptr, i64, i64 } ; body, environment, participants, least chunk, time
+                                                                 ; posted, sleepers, claims, ranges, next to be woken,
+                                                                 ; greatest chunk
 %cost = type { i64, i64 }                                        ; body, 1/256 nanoseconds of an iteration
 
 @weft.slots = internal global [$slots x %slot] zeroinitializer, align 128
@@ -96,12 +98,14 @@ define internal i64 @weft.work(ptr %region, i64 %self) nounwind {
 entry:
   %environment_at = getelementptr %region, ptr %region, i64 0, i32 1
   %participants_at = getelementptr %region, ptr %region, i64 0, i32 2
-  %chunk_at = getelementptr %region, ptr %region, i64 0, i32 3
+  %least_at = getelementptr %region, ptr %region, i64 0, i32 3
   %ranges_at = getelementptr %region, ptr %region, i64 0, i32 7
+  %most_at = getelementptr %region, ptr %region, i64 0, i32 9
   %body = load ptr, ptr %region
   %environment = load ptr, ptr %environment_at
   %participants = load i64, ptr %participants_at
-  %chunk = load i64, ptr %chunk_at
+  %least = load i64, ptr %least_at
+  %most = load i64, ptr %most_at
   %ranges = load ptr, ptr %ranges_at
   br label %range
 range:
@@ -116,19 +120,22 @@ range:
   %end = load i64, ptr %end_at
   br label %look
 look:
-  %sum = phi i64 [ %before, %range ], [ %more_done, %run ]
+  %sum = phi i64 [ %before, %range ], [ %sum, %take ], [ %more_done, %run ]
   %seen = load atomic i64, ptr %next_at monotonic, align 8
   %some = icmp slt i64 %seen, %end
   br i1 %some, label %take, label %exhausted
 take:
-  %begin = atomicrmw add ptr %next_at, i64 %chunk monotonic
-  %taken = icmp slt i64 %begin, %end
-  br i1 %taken, label %run, label %exhausted
+  %left = sub i64 %end, %seen
+  %quarter = lshr i64 %left, 2
+  %not_tiny = call i64 @llvm.umax.i64(i64 %quarter, i64 %least)
+  %not_long = call i64 @llvm.smin.i64(i64 %not_tiny, i64 %most)
+  %length = call i64 @llvm.smin.i64(i64 %not_long, i64 %left)
+  %stop = add i64 %seen, %length
+  %pair = cmpxchg ptr %next_at, i64 %seen, i64 %stop monotonic monotonic
+  %taken = extractvalue { i64, i1 } %pair, 1
+  br i1 %taken, label %run, label %look
 run:
-  %limit = add i64 %begin, %chunk
-  %stop = call i64 @llvm.smin.i64(i64 %limit, i64 %end)
-  call void %body(i64 %begin, i64 %stop, ptr %environment)
-  %length = sub i64 %stop, %begin
+  call void %body(i64 %seen, i64 %stop, ptr %environment)
   %more_done = add i64 %sum, %length
   br label %look
 exhausted:

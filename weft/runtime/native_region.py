@@ -341,22 +341,12 @@ define internal i64 @weft.worthwhile(i64 %cost, i64 %count, i64 %most) nounwind 
   ret i64 %threads
 }
 
-; Iterations of a chunk: a quarter of a range, more where that is tiny, fewer where it is long.
-define internal i64 @weft.chunk(i64 %cost, i64 %range) nounwind {
-entry:
-  %quarter = lshr i64 %range, 2
-  %usual = call i64 @llvm.umax.i64(i64 %quarter, i64 1)
+; Iterations that take so long; 1 where nothing is known, and at least.
+define internal i64 @weft.chunk(i64 %cost, i64 %scaled) nounwind {
   %unknown = icmp eq i64 %cost, 0
-  br i1 %unknown, label %keep, label %measure
-keep:
-  ret i64 %usual
-measure:
-  %fewest = udiv i64 $scaled_short, %cost
-  %most = udiv i64 $scaled_long, %cost
-  %not_tiny = call i64 @llvm.umax.i64(i64 %usual, i64 %fewest)
-  %not_long = call i64 @llvm.smin.i64(i64 %not_tiny, i64 %most)
-  %within = call i64 @llvm.smin.i64(i64 %not_long, i64 %range)
-  %chunk = call i64 @llvm.umax.i64(i64 %within, i64 1)
+  %known = select i1 %unknown, i64 $scaled_long, i64 %cost
+  %count = udiv i64 %scaled, %known
+  %chunk = call i64 @llvm.umax.i64(i64 %count, i64 1)
   ret i64 %chunk
 }
 """
@@ -399,18 +389,22 @@ serial:
 describe:
   %environment_at = getelementptr %region, ptr %region, i64 0, i32 1
   %participants_at = getelementptr %region, ptr %region, i64 0, i32 2
-  %chunk_at = getelementptr %region, ptr %region, i64 0, i32 3
+  %least_at = getelementptr %region, ptr %region, i64 0, i32 3
   %posted_at = getelementptr %region, ptr %region, i64 0, i32 4
   %sleepers_at = getelementptr %region, ptr %region, i64 0, i32 5
   %claims_at = getelementptr %region, ptr %region, i64 0, i32 6
   %ranges_at = getelementptr %region, ptr %region, i64 0, i32 7
   %woken_at = getelementptr %region, ptr %region, i64 0, i32 8
-  %length = udiv i64 %count, %participants
-  %chunk = call i64 @weft.chunk(i64 %cost, i64 %length)
+  %most_at = getelementptr %region, ptr %region, i64 0, i32 9
+  %shortest = call i64 @weft.chunk(i64 %cost, i64 $scaled_short)
+  %longest = call i64 @weft.chunk(i64 %cost, i64 $scaled_long)
+  %unknown = icmp eq i64 %cost, 0
+  %most = select i1 %unknown, i64 %count, i64 %longest
   store ptr %body, ptr %region
   store ptr %environment, ptr %environment_at
   store i64 %participants, ptr %participants_at
-  store i64 %chunk, ptr %chunk_at
+  store i64 %shortest, ptr %least_at
+  store i64 %most, ptr %most_at
   store i64 %now, ptr %posted_at
   store ptr %claims, ptr %claims_at
   store ptr %ranges, ptr %ranges_at

@@ -7,7 +7,7 @@ UpdateRows writes its rows into the memory of its first input (`lowering/lower.p
 driver passes over a Copy onto itself: a caller who gives the array of %past as `out` for %new moves no more than the
 rows, another caller gets a new array and keeps the old one. Nothing else may read %past.
 
-Where a launch costs as much as what it does, one node turns queries and keys by their place and writes both caches:
+One node turns queries and keys by their place and writes both caches:
 
     %q, %k, %v = Split(%x)                              ->     %new_keys, %new_values, %turned =
     %turned = RotaryEmbedding(%q, …)                               weft.UpdateHeads(%copy, %copy_v, %x, …)
