@@ -63,6 +63,7 @@ class Module:
         self.inputs: list[Port] = [port_of(value) for value in executor.signature.inputs]
         self.outputs: list[Port] = [port_of(value) for value in executor.signature.outputs]
         self._names = [port.name for port in self.inputs]
+        self._has_out = "out" in self._names
 
     @property
     def threads(self) -> int | None:
@@ -104,7 +105,7 @@ class Module:
         of the name "out" takes it here; `run` takes both.)
         """
         if out is not None:
-            if "out" in self._names:
+            if self._has_out:
                 named, out = {**named, "out": out}, None
             elif isinstance(out, np.ndarray):
                 out = (out,)
