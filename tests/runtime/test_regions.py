@@ -111,6 +111,16 @@ def test_a_small_region_stays_with_its_caller():
         assert turn < 250 or set(seen) == {own}
 
 
+@pytest.mark.parametrize("place", [0, 8, 1 << 46, -64])
+def test_what_a_waiting_thread_fetches_need_not_exist(insistent, place):
+    """Weights of a model that is gone, or of another caller: a thread fetches them in vain."""
+    ahead = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3)(insistent.addresses["weft_ahead"])
+    ahead(place, 1 << 40, 1 << 16)
+    for _ in range(20):
+        assert len(together(insistent, 3, 3)) == 3
+    ahead(0, 0, 0)
+
+
 def test_many_regions_of_many_callers():
     """Random sizes, threads that multiply, nested regions, workers that end in between; every index once."""
     native = eager(spin=5_000, ask=2_000, nap=20_000, unbegun=2, least_rest=1_000, most_rest=8_000)

@@ -186,6 +186,9 @@ WEIGHT_BLOCK_BYTES, FETCHED_BEHIND, NEAR_BYTES, ROWS_TOGETHER = 64 << 20, 64 << 
 """Weights lie in blocks of such a size, with as much memory behind the last as kernels may ask for in vain. Smaller
 weights are always near: they are no reason for a page of 2 MB, nor for a kernel that passes over zeros. Rows of a
 source that are copied side by side: their lines stay in the first cache until all of each is copied."""
+FETCHED_SHARE = 8
+"""The part of a second-level cache that a waiting thread fills with weights: tokens of llama_110m on Emerald Rapids, of
+2 MB, two threads: with 64 KB 1.03 (int4) and 1.01 (int8), with 256 KB 1.02 and 1.04, with 1 MB 1.02 and 1.06."""
 LARGE_ARRAY_BYTES, WRITTEN_TOGETHER = 4 << 20, 32 << 20
 """From here on numpy asks for large pages: no block is needed for those. Module files are written in such pieces: of
 144 MB that are mapped 134 lie in large pages then, with 8 MB 112, with 2 MB and less 44 (ext4, Linux 6.18)."""

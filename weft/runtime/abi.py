@@ -15,7 +15,7 @@ FORMAT = 9
 """Of the module file: goes up when the content changes."""
 TURN_BIT = 32
 """Of `threads`: whether this is an odd call, in which loops that turn run backwards."""
-CALLED = ("weft_parallel_for", "weft_allocate", "weft_release")
+CALLED = ("weft_parallel_for", "weft_allocate", "weft_release", "weft_ahead")
 """What generated code calls."""
 FUNCTIONS = (
     *CALLED, "weft_pool_size", "weft_pool_shutdown", "weft_pool_stalls", "weft_pool_place", "weft_cached_bytes",
@@ -36,6 +36,7 @@ def abi_facts() -> list[str]:
         f"runtime {' '.join(FUNCTIONS)}",
         "weft_parallel_for(void (*body)(int64 begin, int64 end, void *env), void *env, int64 count, int64 threads)",
         "void *weft_allocate(int64 bytes), void weft_release(void *pointer)",
+        "void weft_ahead(int64 place, int64 bytes, int64 most)",
         f"{sys.byteorder} endian, int64 addresses; arena and weights at multiples of 64",
     ]
 

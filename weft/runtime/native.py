@@ -5,6 +5,7 @@ In: a target triple. Out: the text of a module that defines what generated code 
     void    weft_parallel_for(void (*body)(int64_t begin, int64_t end, void *env), void *env,
                               int64_t count, int64_t threads)
     void   *weft_allocate(int64_t bytes)      void weft_release(void *pointer)
+    void    weft_ahead(int64_t place, int64_t bytes, int64_t most)    where the weights of the next loop lie
 
 and, for the host side,
 

@@ -236,7 +236,7 @@ ended:
 }
 
 ; Takes back the order of a claim, or waits until it is carried out.
-define internal void @weft.join(ptr %claims, i64 %index) nounwind {
+define internal void @weft.join(ptr %claims, i64 %index, i64 %participants) nounwind {
 entry:
   %slot_at = getelementptr %claim, ptr %claims, i64 %index, i32 0
   %word_at = getelementptr %claim, ptr %claims, i64 %index, i32 1
@@ -262,6 +262,7 @@ part:
   call void @weft.part(ptr %slot)
   br label %done
 wait:
+  call void @weft.fetch(ptr %slot, i32 %running, i64 0, i64 %participants)
   %spun = call i32 @weft.spin_while(ptr %slot, i32 %running, i64 $spin)
   %still_running = icmp eq i32 %spun, %running
   br i1 %still_running, label %ask, label %done
@@ -441,7 +442,7 @@ work:
   br label %join
 join:
   %joined = phi i64 [ 1, %work ], [ %next_joined, %join ]
-  call void @weft.join(ptr %claims, i64 %joined)
+  call void @weft.join(ptr %claims, i64 %joined, i64 %participants)
   %next_joined = add i64 %joined, 1
   %more_to_join = icmp slt i64 %next_joined, %participants
   br i1 %more_to_join, label %join, label %done

@@ -15,7 +15,7 @@ from weft.compiler.export.c_source import c_sources
 from weft.compiler.export.header import example_text, header_text
 from weft.compiler.export.plan import ExportError, LibraryPlan, make_plan
 from weft.compiler.export.serial import serial_ir
-from weft.compiler.lowering.native import driver_ir
+from weft.compiler.lowering.native import driver_ir, fetched_ahead
 from weft.compiler.module import Module
 from weft.runtime.model.module_file import padded
 from weft.runtime.native import has_threads, native_ir
@@ -84,7 +84,9 @@ def _objects(plan: LibraryPlan, scratch: Path, form: str, beside: bool) -> list[
         # Drivers under names of the model's own, so that a program may be linked with several models.
         plan.calls = [(f"weft_{plan.name}_part{at}", bases) for at, (_, bases) in enumerate(plan.calls)]
         codes += [
-            llvm_compile.emit_object(driver_ir(symbol, step.calls, target.triple), target)
+            llvm_compile.emit_object(
+                driver_ir(symbol, step.calls, target.triple, fetched=fetched_ahead(target)), target
+            )
             for (symbol, _), step in zip(plan.calls, plan.steps)
         ]
     elif form == "a":

@@ -7,6 +7,7 @@ kernels take them as arguments, and offsets in the arena are among the numbers t
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +22,12 @@ from weft.compiler.kernels.zeros import often_zero
 from weft.compiler.lowering.abi import Reach, buffer_bytes, joined, sealed
 from weft.compiler.lowering.items import Item, Join, Launch, OnHost, Rest, View, described, note_values
 from weft.compiler.lowering.memory import Life, Plan, plan_memory
-from weft.compiler.lowering.native import Call, Place, driver_ir
+from weft.compiler.lowering.native import Call, Place, driver_ir, fetched_ahead
 from weft.compiler.lowering.weights import WeightBlocks
 from weft.compiler.sizes.open_checks import Conditions
 from weft.compiler.sizes.open_sizes import Numbers
 from weft.compiler.steps import HostStep, NativeStep, Program, RestStep, Step
+from weft.core import model
 from weft.expr.nodes import Buffer, Expr, Var
 from weft.graph.ir import Array, Graph, TensorType, Value, free_values, reads
 from weft.graph.opspec import has
@@ -78,8 +80,9 @@ class _Assembler:
         prefix: str,
         layouts: Mapping[Value, Layout],
         typical: Mapping[Var, int] | None = None,
+        waits: Callable[[int, int], bool] | None = None,
     ) -> None:
-        self.typical = typical or {}
+        self.typical, self.waits = typical or {}, waits
         self.graph, self.items, self.prefix, self.layouts = graph, items, prefix, layouts
         self.numbers: dict[Value, int] = {}
         self.weights: list[Array] = []
@@ -89,6 +92,7 @@ class _Assembler:
         self.same: dict[Value, Value] = {}
         self.inside = {v: (item.output, at) for item in items if isinstance(item, Join) for v, at in item.parts.items()}
         self.open = Numbers(graph) if graph.symbols else None
+        self.all_bytes = sum(array.nbytes for array in graph.constants.values())
         self.slots: dict[Value, int] = {}
         for item in items:
             if isinstance(item, View):
@@ -173,6 +177,18 @@ class _Assembler:
             found = self.weight_of[key] = len(self.weights)
             self.weights.append(self.blocks.hold(array if packing is None else packing.view(array), array))
         return found
+
+    def awaited(self, launch: Launch, bases: Mapping[tuple[str, int], int], places: Sequence[Place]) -> Place | None:
+        """The base and the bytes of the largest weight of a launch that waits for the weights of the model."""
+        if self.waits is None or self.open is not None:
+            return None
+        used = [(self.weights[number].nbytes, base) for (kind, number), base in bases.items()
+                if kind == "weight" and (base, 0) in places]  # fmt: skip
+        size, base = max(used, default=(0, 0))
+        sums = [(node.outputs[0].tensor.static, 1 if has(node, "convolution") else -1)
+                for node in launch.nodes if has(node, "heavy")]  # fmt: skip
+        waits = [self.waits(math.prod(shape) // shape[axis], self.all_bytes) for shape, axis in sums if 0 not in shape]
+        return (base, size) if any(waits) and size >= model.NEAR_BYTES else None
 
     def place(self, argument: Value | tuple[Value, Packing], bases: dict[tuple[str, int], int], plan: Plan) -> Place:
         """The address of an argument: which base of the stretch, and how far from it."""
@@ -262,7 +278,8 @@ def assemble(
 
     Kernels need no code yet, and there are no drivers (`add_drivers`). `between` is called now and then.
     """
-    state = _Assembler(graph, items, prefix, layouts, typical)
+    narrow = None if target.on_device else target.spec.algorithms.narrow
+    state = _Assembler(graph, items, prefix, layouts, typical, narrow and narrow(target))
     plan = state.plan(target.part_bytes)
     inputs = [state.number(value) for value in graph.inputs]
     steps: list[Step] = []
@@ -302,7 +319,7 @@ def add_drivers(made: Lowered, target: Target) -> None:
         if isinstance(step, NativeStep):
             step.calls = tuple(replace(call, turns=call.symbol in turning) for call in step.calls)
             if not target.on_device:
-                made.drivers.append(driver_ir(step.symbol, step.calls, target.triple))
+                made.drivers.append(driver_ir(step.symbol, step.calls, target.triple, fetched=fetched_ahead(target)))
 
 
 def _stretch(
@@ -317,7 +334,8 @@ def _stretch(
         places = tuple(state.place(a, bases, plan) for a in launch.arguments)
         sizes = tuple(state.size(var, bases) for var in launch.sizes)
         between()
-        calls.append(Call(launch.kernel.symbol, (*places, *sizes), copies=launch.copies))
+        awaited = state.awaited(launch, bases, places)
+        calls.append(Call(launch.kernel.symbol, (*places, *sizes), copies=launch.copies, awaited=awaited))
         made_outside = [v for v in map(state.root, launch.writes) if state.memory(v)[0] not in state.in_arena]
         makes.update({state.number(value): value.tensor for value in made_outside})
         if state.open is not None:

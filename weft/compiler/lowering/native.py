@@ -5,6 +5,9 @@ arrays. Each call of a kernel gets an argument block filled with `bases[i] + off
 the driver with its code, and its number in the bits above KERNEL_SHIFT. A driver with a clock also writes when it
 began and when each kernel ended (see `profile`).
 
+Before each kernel the driver says where the weights of the next one lie that waits for them: threads that have ended a
+loop fetch what they will read of these first, until the next loop begins. That goes on after a call, before the next.
+
 Where a kernel wants to know whether this is an odd call, the driver counts them. Only the order turns in which a kernel
 reads its weights, never what it computes, so it does not matter how calls from several threads are counted.
 """
@@ -15,8 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.codegen.llvm.types import quote
+from weft.core import model
 from weft.runtime.abi import TURN_BIT
 from weft.runtime.faults import KERNEL_SHIFT
+from weft.runtime.native import has_threads
+from weft.targets.base import Target
 
 Place = tuple[int, int]
 """An address: the number of a base, and an offset in bytes."""
@@ -32,11 +38,18 @@ class Call:
     """Whether some of its loops run backwards in every second call of the driver."""
     copies: bool = False
     """Whether it copies its first argument to its second: not where both are one place."""
+    awaited: tuple[int, int] | None = None
+    """The base of the weights that it waits for, and their bytes."""
 
 
-def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None = None) -> str:
+def fetched_ahead(target: Target) -> int:
+    """Bytes of weights that a waiting thread fetches at most; 0 where nobody waits."""
+    return target.cache_bytes[1] // model.FETCHED_SHARE if has_threads(target.triple) else 0
+
+
+def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None = None, fetched: int = 0) -> str:
     """LLVM IR of a driver; `clock` is the number of the base that takes one struct timespec before all calls and one
-    after each.
+    after each, `fetched` what a waiting thread fetches at most.
     """
     longest = max((len(call.arguments) for call in calls), default=1)
     lines = [f'target triple = "{triple}"']
@@ -56,7 +69,17 @@ def driver_ir(name: str, calls: Sequence[Call], triple: str, clock: int | None =
             f"  %turn = shl i64 %odd, {TURN_BIT}",
             "  %threads_and_turn = or i64 %threads, %turn",
         ]
+    ahead = [call.awaited if fetched else None for call in (*calls[1:], *calls)]
+    lines.insert(1, "declare void @weft_ahead(i64, i64, i64)")
+    if fetched and not any(ahead):
+        lines.append("  call void @weft_ahead(i64 0, i64 0, i64 0)")
     for number, call in enumerate(calls):
+        if following := next((weight for weight in ahead[number:] if weight), None):
+            lines += [
+                f"  %h{number} = getelementptr inbounds i64, ptr %bases, i64 {following[0]}",
+                f"  %w{number} = load i64, ptr %h{number}, align 8",
+                f"  call void @weft_ahead(i64 %w{number}, i64 {following[1]}, i64 {fetched})",
+            ]
         for position, (base, offset) in enumerate(call.arguments):
             tag = f"{number}.{position}"
             loaded = f"b{tag}" if offset else f"p{tag}"

@@ -5,7 +5,7 @@ bytes of a library that `runtime/library.py` opens. It shows
 
     the drivers of the form, and its seal as a name
     int32_t weft_startup(void)                               0, or why this processor cannot run it
-    void    weft_bind(parallel_for, allocate, release)       the runtime that its kernels call from now on
+    void    weft_bind(parallel_for, allocate, release, ahead)    the runtime that its kernels call from now on
     weft_own_…                                               the native runtime that it brings, for a process without
 """
 
@@ -24,12 +24,13 @@ from weft.runtime.native import native_ir
 from weft.targets.base import Target
 
 _BRIDGE = """
-@weft.table = internal global [3 x ptr] zeroinitializer, align 8
+@weft.table = internal global [4 x ptr] zeroinitializer, align 8
 
-define void @weft_bind(ptr %parallel_for, ptr %allocate, ptr %release) nounwind {
+define void @weft_bind(ptr %parallel_for, ptr %allocate, ptr %release, ptr %ahead) nounwind {
   store ptr %parallel_for, ptr @weft.table, align 8
-  store ptr %allocate, ptr getelementptr ([3 x ptr], ptr @weft.table, i64 0, i64 1), align 8
-  store ptr %release, ptr getelementptr ([3 x ptr], ptr @weft.table, i64 0, i64 2), align 8
+  store ptr %allocate, ptr getelementptr ([4 x ptr], ptr @weft.table, i64 0, i64 1), align 8
+  store ptr %release, ptr getelementptr ([4 x ptr], ptr @weft.table, i64 0, i64 2), align 8
+  store ptr %ahead, ptr getelementptr ([4 x ptr], ptr @weft.table, i64 0, i64 3), align 8
   ret void
 }
 
@@ -40,14 +41,20 @@ define hidden void @weft_parallel_for(ptr %body, ptr %environment, i64 %count, i
 }
 
 define hidden ptr @weft_allocate(i64 %bytes) {
-  %function = load ptr, ptr getelementptr ([3 x ptr], ptr @weft.table, i64 0, i64 1), align 8
+  %function = load ptr, ptr getelementptr ([4 x ptr], ptr @weft.table, i64 0, i64 1), align 8
   %made = tail call ptr %function(i64 %bytes)
   ret ptr %made
 }
 
 define hidden void @weft_release(ptr %pointer) {
-  %function = load ptr, ptr getelementptr ([3 x ptr], ptr @weft.table, i64 0, i64 2), align 8
+  %function = load ptr, ptr getelementptr ([4 x ptr], ptr @weft.table, i64 0, i64 2), align 8
   tail call void %function(ptr %pointer)
+  ret void
+}
+
+define hidden void @weft_ahead(i64 %place, i64 %bytes, i64 %most) {
+  %function = load ptr, ptr getelementptr ([4 x ptr], ptr @weft.table, i64 0, i64 3), align 8
+  tail call void %function(i64 %place, i64 %bytes, i64 %most)
   ret void
 }
 
