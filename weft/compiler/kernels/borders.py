@@ -115,7 +115,7 @@ class _Side:
             number: Expr = index_expr(0)
             for loop in around:
                 number = add(mul(number, loop.extent), loop.var)
-            # The last rounds begin earlier, so that all have as many.
+            # The last rounds begin earlier, so that all have as many: what two threads fill gets the same number twice.
             start = minimum(mul(number, index_expr(each)), index_expr(self.stretches - each))
             rest = add(start, loops[first])
             for d in reversed(range(self.cut)):
