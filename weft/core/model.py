@@ -227,3 +227,7 @@ the part of the threads below which latency is not hidden, what a launch that do
 
 MOST_ROUNDS_FETCHED = 8
 """Rounds of a short loop that are fetched ahead together: a window has fewer rows. A judgement."""
+
+STORES_WAITING = 16
+"""Stores of a border that a round of a loop makes, beside which others have room to wait for memory. A judgement: a
+core holds 40 to 70."""

@@ -23,8 +23,8 @@ from weft.codegen.c.program import DeviceProgram
 from weft.codegen.llvm import compile as llvm_compile
 from weft.codegen.llvm.generate import entry_symbol, generate
 from weft.compiler.cache.models import weft_itself
+from weft.compiler.kernels.borders import fill_borders
 from weft.compiler.kernels.inplace import overwritable
-from weft.compiler.kernels.layouts import fill_borders
 from weft.compiler.kernels.program import GroupProgram, Programs
 from weft.compiler.kernels.workers import Job, Workers, elsewhere
 from weft.core import model

@@ -5,7 +5,7 @@
 
 Blocks spread from a parameter through the program: an axis that walks along blocked channels is split, the intermediate
 that it indexes is stored in blocks too, and so on, to a fixed point. The border of an output is filled with zeros by
-the kernel that writes the output.
+the kernel that writes the output (`borders.py`).
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from weft.expr.nodes import (
     Mul,
     Select,
     Var,
-    const,
-    index_expr,
     int_value,
 )
-from weft.expr.simplify import simplify
 from weft.expr.visit import uses_any, walk
 from weft.graph.ir import Value
 from weft.graph.passes.layout import CHANNEL, Layout
-from weft.loop.ir import Axis, Block, For, Func, Region, Stmt, Store, seq
-from weft.loop.tree import blocks_in, taken_names, unique_name
+from weft.loop.ir import Block, Store
+from weft.loop.tree import blocks_in
 from weft.loop.visit import walk_exprs, walk_stmts
 from weft.ops.convolution_winograd import SUMS
 from weft.schedule.facts import names_of
@@ -284,35 +281,3 @@ def _joined(index: Expr, extents: Mapping[Var, int | None], kinds: Mapping[Var, 
             if factor is not None and factor == extents.get(inner) and kinds.get(outer.a) == kinds[inner]:
                 return factor
     return None
-
-
-# ----------------------------------------------------------------------------------------------------------- borders
-
-
-def fill_borders(func: Func, outputs: Sequence[tuple[Buffer, Layout]]) -> Func:
-    """The program with the borders of its outputs filled first."""
-    taken = taken_names(func)
-    fills: list[Stmt] = []
-    for buffer, layout in outputs:
-        for dimension, (before, after) in enumerate(layout.border):
-            for start, width in ((index_expr(0), before), (buffer.shape[dimension] - after, after)):
-                if width:
-                    fills.append(_fill(buffer, dimension, simplify(start), width, layout.fill, taken))
-    return func.replace(body=seq(*fills, func.body)) if fills else func
-
-
-def _fill(buffer: Buffer, dimension: int, start: Expr, width: int, fill: int, taken: set[str]) -> Stmt:
-    """Loops that store a number into one side of a buffer."""
-    extents = [index_expr(width) if d == dimension else size for d, size in enumerate(buffer.shape)]
-    axes = [Axis(Var(f"x{d}"), n) for d, n in enumerate(extents)]
-    loops = [Var(unique_name(f"{buffer.name}_b{d}", taken)) for d in range(len(extents))]
-    at: list[Expr] = [axis.var + start if d == dimension else axis.var for d, axis in enumerate(axes)]
-    body: Stmt = Store(buffer, at, const(fill, buffer.dtype))
-    region = Region(buffer, at, [1] * len(at))
-    name = unique_name(f"{buffer.name}_border", taken)
-    body = Block(name, axes, loops, [], [region], body)
-    for position in reversed(range(len(extents))):
-        is_last = position == len(extents) - 1
-        kind = "vectorized" if is_last and 1 < (int_value(extents[position]) or 0) <= 64 else "serial"
-        body = For(loops[position], extents[position], body, kind)
-    return body

@@ -165,10 +165,11 @@ def _by_rows(image: int, weight: int, cache: int) -> bool:
 
 
 def _is_made_in_parts(unit: Unit, shape: Shape) -> bool:
-    """Whether a copy of an image, which leaves the cache before it is read, is worth making part by part: each part
-    has so many rows of its own that it shares few with the next."""
+    """Whether a copy of an image, too large to stay in the cache from call to call, is worth making part by part: each
+    part has so many rows of its own that it shares few with the next."""
     image, facts, target = load_bytes(shape.image), unit.facts, unit.target
-    made = shape.image.buffer in unit.schedule.func.allocations and 2 * image > target.cache_bytes[1]
+    large = image > model.PART_SHARE * target.cache_bytes[1]
+    made = large and shape.image.buffer in unit.schedule.func.allocations
     if not made or shape.row is None or shape.depthwise or unit.is_open(shape.row):
         return False
     parts = max(target.cores * model.PARTS_OF_ROWS, image // int(model.PART_SHARE * target.cache_bytes[1]))
