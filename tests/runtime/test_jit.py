@@ -89,6 +89,7 @@ for at in range(len(code)):
     if code[at] == 0xE8 and 0 <= stub - start < 1 << 12 and ctypes.string_at(stub, 2) == b"\\xff\\x25":
         pointer = stub + 6 + word(stub + 2)                                                      # jmp [pointer]
         reached.append(struct.unpack("<Q", ctypes.string_at(pointer, 8))[0])
+reached = [place for place in reached if place != 0x123456780000]  # that of `weft_ahead`
 assert len(reached) == len(lowered.program.steps[0].calls), reached
 assert all(abs(kernel - start) > APART // 2 for kernel in reached), reached
 """

@@ -308,6 +308,8 @@ static void *weft_allocate(int64_t bytes) {
 
 static void weft_release(void *pointer) { free(pointer); }
 
+static void weft_ahead(int64_t place, int64_t bytes, int64_t most) { (void)place, (void)bytes, (void)most; /* nobody waits */ }
+
 #define F1(X) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan) X(asin) X(acos) X(atan) \
     X(sinh) X(cosh) X(tanh) X(asinh) X(acosh) X(atanh) X(erf) X(erfc) X(tgamma) X(lgamma) X(sqrt) X(cbrt) X(floor) \
     X(ceil) X(trunc) X(round) X(rint) X(nearbyint) X(fabs) X(pow) X(fmod) X(atan2) X(hypot) X(fma) X(fmin) X(fmax) \
@@ -330,7 +332,7 @@ HELPERS(DECLARE)
 
 static const struct { const char *name; void *address; } symbols[] = {
     F1(PAIR) HELPERS(ONE) ONE(memcpy) ONE(memset) ONE(memmove) ONE(memcmp) ONE(malloc) ONE(free) ONE(abort)
-    ONE(weft_parallel_for) ONE(weft_allocate) ONE(weft_release)};
+    ONE(weft_parallel_for) ONE(weft_allocate) ONE(weft_release) ONE(weft_ahead)};
 
 /* ------------------------------------------------------------------------------------------ libraries */
 
