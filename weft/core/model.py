@@ -153,9 +153,9 @@ stay; a form for changing sizes that meets the same ones so often is replaced by
 MOST_DECLINED = 8
 """A native loop that has declined so many calls is given up."""
 
-SHAPES_REMEMBERED, LARGEST_BOUND_VALUE = 4096, 64
+SHAPES_REMEMBERED, LARGEST_BOUND_VALUE, CALLS_UNASKED = 4096, 64, 64
 """Sets of shapes of which a process remembers what was found out; inputs of at most so many elements are bound by value
-where they decide shapes."""
+where they decide shapes; one in so many short calls tells the executor that a form is in use."""
 
 FORM_KEPT_SECONDS, KERNEL_KEPT_SECONDS, ANNOUNCED_BYTES = 0.5, 0.02, 1 << 30
 """A model that compiles faster is not worth a file of the cache, nor a kernel that LLVM makes faster; a user should

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -279,6 +280,19 @@ def test_sizes_that_come_often_get_a_form_in_the_background(monkeypatch):
     assert background.settle(120)
     assert [key[0][0] for key, _ in module._executor.items()] == [(2, 20), (6, 20)]
     check(graph, random_inputs(graph, 1, {"batch": 6}), module)
+    # From now on calls find it by their shapes; the executor hears of one in 64, and may drop it.
+    executor, asked = module._executor, []
+    real = executor.specialization
+    monkeypatch.setattr(executor, "specialization", lambda arrays: asked.append(len(arrays[0])) or real(arrays))
+    for size in (6, 2) * 64:
+        module(np.zeros((size, 20), "float32"))
+    assert len(asked) == 2
+    with executor._lock:
+        executor._found.pop(next(key for key in executor._found if key[0][0] == (6, 20)))
+    gc.collect()
+    del asked[:]
+    check(graph, random_inputs(graph, 1, {"batch": 6}), module)
+    assert asked == [6]
 
 
 @pytest.mark.slow
