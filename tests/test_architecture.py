@@ -32,7 +32,7 @@ what tiles leave over of open sizes and shares of weights fetched 87, places tha
 are not zero 117, taps beside an image passed over and windows with gaps by phases 343, words of few bits on tensor
 cores, and clusters that share k, 515, strips of open size, kernels made beside, short calls 154, what
 a processor's model counts of cut tiles, of operands that come again, and of lines and images that are far 102, borders
-filled by the loops inside them 104). The next has to take something away."""
+filled by the loops inside them 104, weights ahead 115, ways of forms 36). The next has to take something away."""
 NO_CIRCLES = ("weft.compiler", "weft.runtime")
 """Rooms whose files import each other in one direction only, wherever in a file they do so: in functions, too."""
 MAY_PRINT = {"demo", "cli"}
