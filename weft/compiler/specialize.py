@@ -166,7 +166,9 @@ class Executor(Compiled):
         sample = background.copies_of(arrays)
 
         def give(form: Specialization | None) -> None:
-            if form is not None and self._open is not None and background.is_faster(form, self._open, sample):
+            if form is None or self._open is None:
+                return
+            if background.is_faster(form, self._open, sample, self.target.cores):
                 with self._lock:
                     self._take(key, form)
 

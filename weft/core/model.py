@@ -175,9 +175,10 @@ PATIENCE_SECONDS, MOST_CHILDREN, ENOUGH_JOBS, ENOUGH_SECONDS = 30.0, 15, 3, 0.2
 that wait when one is forked for them, and what those probably take: what either process touches afterwards is copied,
 page by page, for 0.05 to 0.1 seconds in all."""
 
-MOST_WISHES, CHILD_SECONDS, FORM_ROUNDS = 4, 600.0, 3
-"""Forms that wait to be made in the background; a child that takes longer for one is ended; and how often each of two
-forms is run to see which is faster."""
+MOST_WISHES, CHILD_SECONDS, FORM_ROUNDS, FORM_SECONDS = 4, 600.0, 3, 0.1
+"""Forms that wait to be made in the background; a child that takes longer for one is ended; and how often, and how
+long, two forms are run in turns to see which is faster: in the 6 ms that three rounds of a recogniser take, another
+process had a core, and a form that takes half the time was thrown away."""
 
 FORM_BYTES, STAYING_BYTES = 1 << 20, 4096
 """What a form takes beside its weights, roughly; constants of at most so many bytes always stay with their graph."""

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -271,7 +272,7 @@ def test_the_numbers_of_a_call():
 
 @pytest.mark.slow
 def test_sizes_that_come_often_get_a_form_in_the_background(monkeypatch):
-    monkeypatch.setattr(background, "is_faster", lambda form, other, arrays: True)
+    monkeypatch.setattr(background, "is_faster", lambda *_: True)
     graph = mlp(Var("batch"))
     with knobs.override(sizes="background"):
         module = weft.compile(graph)
@@ -295,9 +296,28 @@ def test_sizes_that_come_often_get_a_form_in_the_background(monkeypatch):
     assert asked == [6]
 
 
+class _Form:
+    """A form whose first calls another process delays."""
+
+    def __init__(self, seconds, delayed=0):
+        self.runner, self.seconds, self.delayed, self.threads = self, seconds, delayed, set()
+
+    def run(self, arrays, threads):
+        self.threads.add(threads)
+        self.delayed -= 1
+        time.sleep(self.seconds * (20 if self.delayed >= 0 else 1))
+
+
+def test_a_form_is_not_thrown_away_for_what_another_process_did():
+    form, other = _Form(0.0005, delayed=4), _Form(0.003)
+    assert background.is_faster(form, other, [], 3)
+    assert not background.is_faster(other, form, [], 3)
+    assert form.threads == other.threads == {3}
+
+
 @pytest.mark.slow
 def test_a_form_that_is_not_faster_is_dropped(monkeypatch):
-    monkeypatch.setattr(background, "is_faster", lambda form, other, arrays: False)
+    monkeypatch.setattr(background, "is_faster", lambda *_: False)
     with knobs.override(sizes="background"):
         module = weft.compile(mlp(Var("batch")))
     for size in (2, 6, 6, 6):

@@ -28,7 +28,6 @@ import numpy as np
 
 from weft.core import model
 from weft.core.errors import WeftError
-from weft.runtime.threads import get_threads
 
 logger = logging.getLogger("weft.compiler")
 
@@ -113,13 +112,14 @@ def _end() -> None:
         child.kill()
 
 
-def is_faster(form: Any, other: Any, arrays: Sequence[Any]) -> bool:
-    """Whether one form takes less time than another, run in turns."""
-    best = [float("inf"), float("inf")]
-    for _ in range(model.FORM_ROUNDS):
+def is_faster(form: Any, other: Any, arrays: Sequence[Any], threads: int) -> bool:
+    """Whether one form takes less time than another, run in turns, for longer than others keep a core to themselves."""
+    best, rounds, end = [float("inf"), float("inf")], 0, time.perf_counter() + model.FORM_SECONDS
+    while rounds < model.FORM_ROUNDS or time.perf_counter() < end:
+        rounds += 1
         for at, one in enumerate((form, other)):
             start = time.perf_counter()
-            one.runner.run(arrays, get_threads())
+            one.runner.run(arrays, threads)
             best[at] = min(best[at], time.perf_counter() - start)
     return best[0] < best[1]
 
