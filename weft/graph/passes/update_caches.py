@@ -78,12 +78,9 @@ def update_heads(graph: Graph) -> Graph:
         alike = key.attributes == query.attributes and keys.attributes == values.attributes and len(key.inputs) == 4
         axis, last = int(split.attributes.get("axis", 0)), max(nodes, key=order.__getitem__)
         read = [reader for node in nodes for value in node.outputs for reader in readers.get(value, ())]
+        single = single and keys.attributes.get("axis", -2) in (2, -2)
         alike = alike and split.outputs[1].tensor.dims == split.outputs[2].tensor.dims
-        if (
-            not (single and alike and keys.attributes.get("axis", -2) in (2, -2))
-            or axis not in (0, 1)
-            or keys.inputs[2] is not values.inputs[2]
-        ):
+        if not single or not alike or axis not in (0, 1) or keys.inputs[2] is not values.inputs[2]:
             continue
         if any(order[reader] < order[last] for reader in read if reader not in nodes):
             continue
