@@ -201,14 +201,12 @@ def _written_last(graph: Graph) -> Graph:
     moved = {node for some in alike.values() for node in some}
     last = []
     for some in alike.values():
-        inputs = [
-            *(v for node in some for v in node.inputs[:2]),
-            *(node.inputs[2] for node in some),
-            *some[0].inputs[3:],
-        ]
+        caches, x = [v for node in some for v in node.inputs[:2]], [node.inputs[2] for node in some]
         attributes = {**some[0].attributes, "updated": 2 * len(some), "turned": 0}
         outputs = [v for node in some for v in node.outputs[:2]]
-        last.append(Node(HEADS, inputs, outputs, attributes, some[0].name, some[0].origin, DOMAIN))
+        last.append(
+            Node(HEADS, [*caches, *x, *some[0].inputs[3:]], outputs, attributes, some[0].name, some[0].origin, DOMAIN)
+        )
     nodes = [node for node in graph.nodes if node not in moved]
     needed = {v for node in last for v in node.inputs}
     end = len(nodes)
