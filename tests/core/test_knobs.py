@@ -126,6 +126,12 @@ def test_junk_from_python_is_refused_and_changes_nothing(knobs, name, junk):
     assert getattr(knobs, name) == before
 
 
+@pytest.mark.parametrize("name", ["forms_megabytes", "tensor_megabytes"])
+def test_a_refused_zero_says_where_numbers_begin(knobs, name):
+    with pytest.raises(KnobError, match="is 0, but .* accepts a whole number of megabytes from 1 up"):
+        knobs.set(name, 0)
+
+
 def test_unknown_names_list_the_known(knobs):
     for use in (
         lambda: knobs.set("speed", 1),

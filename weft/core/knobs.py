@@ -286,7 +286,7 @@ class Knobs:
     forms_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 24),
         lambda: 2048,
-        "a whole number of megabytes",
+        "a whole number of megabytes from 1 up",
         "the most memory that a model's forms for sets of sizes may take; those not used for longest are dropped",
     )
     records: Knob[bool] = Knob(
@@ -298,7 +298,7 @@ class Knobs:
     tensor_megabytes: Knob[int] = Knob(
         _integer_between(1, 1 << 40),
         _default_tensor_megabytes,
-        "a whole number of megabytes",
+        "a whole number of megabytes from 1 up",
         "the most that one tensor of a model may take; a model that asks for more is refused when it is compiled",
     )
 

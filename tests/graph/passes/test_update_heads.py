@@ -44,6 +44,29 @@ def test_one_node_for_a_token(batch, key_heads):
     check(alone, [*arrays, np.full((batch, 1), 5, np.int32), np.arange(batch, dtype=np.int32)])
 
 
+@pytest.mark.parametrize(
+    ("shared", "axis"), [((2, 2), 2), ((2, 2), -2), ((2, 3), 2), ((3, 1), -2), ((2, 2), 1), ((2, 2), 3)]
+)
+def test_one_node_only_where_keys_and_values_lie_alike(shared, axis):
+    """Keys and values of as many heads, written along the places of their caches; others stay nodes of their own."""
+    keys, values = shared
+    b = weft.models.builder.Builder("token")
+    sizes = [[1, count, 1, 8] for count in shared]
+    for one in sizes:
+        one[axis] += 5
+    x, past = b.input("x", (1, 4 + keys + values, 1, 8)), [b.input(n, s) for n, s in zip("kv", sizes, strict=True)]
+    places, starts = b.input("places", (1, 1), "int64"), b.input("starts", (1,), "int64")
+    angles = [b.constant(np.random.default_rng(at).standard_normal((16, 4)).astype(np.float32)) for at in range(2)]
+    q, k, v = b.node("Split", x, b.constant(np.array([4, keys, values])), outputs=3, axis=1)
+    q, k = (b.node("RotaryEmbedding", part, *angles, places) for part in (q, k))
+    graph = b.finish(q, *(b.node("TensorScatter", *pair, starts, axis=axis) for pair in zip(past, (k, v), strict=True)))
+    made = update_heads(update_caches(optimize(graph, {}, {})))
+    assert ("UpdateHeads" in {node.op for node in made.nodes}) == (keys == values and axis in (2, -2))
+    random = np.random.default_rng(2)
+    arrays = [random.standard_normal(value.tensor.static).astype(np.float32) for value in graph.inputs[:3]]
+    check(graph, [*arrays, np.array([[3]]), np.array([3])])
+
+
 def test_a_launch_on_a_gpu():
     graph, feeds = little(1, 2)
     module = weft.compile(graph, target="cuda:sm_90a", shapes={name: array.shape for name, array in feeds.items()})

@@ -78,6 +78,8 @@ def update_heads(graph: Graph) -> Graph:
         alike = key.attributes == query.attributes and keys.attributes == values.attributes and len(key.inputs) == 4
         axis, last = int(split.attributes.get("axis", 0)), max(nodes, key=order.__getitem__)
         read = [reader for node in nodes for value in node.outputs for reader in readers.get(value, ())]
+        single = single and keys.attributes.get("axis", -2) in (2, -2)
+        alike = alike and split.outputs[1].tensor.dims == split.outputs[2].tensor.dims
         if not single or not alike or axis not in (0, 1) or keys.inputs[2] is not values.inputs[2]:
             continue
         if any(order[reader] < order[last] for reader in read if reader not in nodes):
@@ -199,14 +201,12 @@ def _written_last(graph: Graph) -> Graph:
     moved = {node for some in alike.values() for node in some}
     last = []
     for some in alike.values():
-        inputs = [
-            *(v for node in some for v in node.inputs[:2]),
-            *(node.inputs[2] for node in some),
-            *some[0].inputs[3:],
-        ]
+        caches, x = [v for node in some for v in node.inputs[:2]], [node.inputs[2] for node in some]
         attributes = {**some[0].attributes, "updated": 2 * len(some), "turned": 0}
         outputs = [v for node in some for v in node.outputs[:2]]
-        last.append(Node(HEADS, inputs, outputs, attributes, some[0].name, some[0].origin, DOMAIN))
+        last.append(
+            Node(HEADS, [*caches, *x, *some[0].inputs[3:]], outputs, attributes, some[0].name, some[0].origin, DOMAIN)
+        )
     nodes = [node for node in graph.nodes if node not in moved]
     needed = {v for node in last for v in node.inputs}
     end = len(nodes)
