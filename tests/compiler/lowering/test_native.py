@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 import weft
 from weft.compiler.lowering.native import Call, driver_ir, fetched_ahead
 from weft.models.builder import Builder
@@ -51,6 +53,13 @@ def test_products_of_few_rows_wait_for_their_weights() -> None:
 
     assert awaited(1, 2048) == [4 * 512 * 2048] * 2
     assert awaited(64, 2048) == awaited(1, 32) == []
+
+
+def test_a_product_of_two_vectors_is_one_number() -> None:
+    b = Builder("vectors")
+    module = weft.compile(b.finish(b.node("MatMul", b.input("x", (300,)), b.input("y", (300,))), names=["out"]))
+    found = module(np.ones(300, np.float32), np.full(300, 2, np.float32))
+    assert found.shape == () and found == 600
 
 
 def test_nobody_waits_where_there_are_no_threads() -> None:

@@ -185,9 +185,10 @@ class _Assembler:
         used = [(self.weights[number].nbytes, base) for (kind, number), base in bases.items()
                 if kind == "weight" and (base, 0) in places]  # fmt: skip
         size, base = max(used, default=(0, 0))
-        sums = [(node.outputs[0].tensor.static, 1 if has(node, "convolution") else -1)
+        sums = [(node.outputs[0].tensor.static, slice(1, 2) if has(node, "convolution") else slice(-1, None))
                 for node in launch.nodes if has(node, "heavy")]  # fmt: skip
-        waits = [self.waits(math.prod(shape) // shape[axis], self.all_bytes) for shape, axis in sums if 0 not in shape]
+        rows = [math.prod(shape) // math.prod(shape[columns]) for shape, columns in sums if 0 not in shape]
+        waits = [self.waits(count, self.all_bytes) for count in rows]
         return (base, size) if any(waits) and size >= model.NEAR_BYTES else None
 
     def place(self, argument: Value | tuple[Value, Packing], bases: dict[tuple[str, int], int], plan: Plan) -> Place:
