@@ -8,8 +8,6 @@ one before it stays in a register. Threads divide the rows.
 
 from __future__ import annotations
 
-from weft.expr.nodes import Var
-from weft.loop.ir import Block
 from weft.schedule.facts import Facts, block_named, extent, facts_of
 from weft.schedule.schedule import Schedule
 from weft.targets.base import Target
@@ -44,9 +42,5 @@ def _steps_axis(s: Schedule, facts: Facts) -> int | None:
     walks = any(one in (-1, 1) for one in along) and all(one in (-1, 0, 1) for one in along)
     if not walks or all(one in (0, 1) for one in across) or extent(last) < 2 or facts.spatial[0].var is not step:
         return None
-    return _dimension(facts.block, step)
-
-
-def _dimension(block: Block, variable: Var) -> int | None:
-    found = [at for at, low in enumerate(block.writes[0].mins) if low is variable]
+    found = [at for at, low in enumerate(facts.block.writes[0].mins) if low is step]
     return found[0] if len(found) == 1 else None

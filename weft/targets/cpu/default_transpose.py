@@ -42,7 +42,7 @@ def _axes(facts: Facts, target: Target) -> tuple[Axis, Axis] | None:
     if store is None or kind.is_bool or kind.bits not in (32, 64) or target.lanes(kind) < LEAST_SIDE:
         return None
     places = [axis for axis in facts.spatial if facts.store_step(axis.var) == 1 and extent(axis) >= LEAST_SIDE]
-    if len(places) != 1 or not any(_is_far(facts.step(load, places[0].var)) for load in facts.loads):
+    if len(places) != 1 or all(abs(facts.step(load, places[0].var) or 0) <= LEAST_STEP for load in facts.loads):
         return None
     lanes = [
         axis
@@ -54,10 +54,6 @@ def _axes(facts: Facts, target: Target) -> tuple[Axis, Axis] | None:
         and (facts.store_step(axis.var) or 0) >= extent(places[0])
     ]
     return (max(lanes, key=extent), places[0]) if lanes else None
-
-
-def _is_far(step: int | None) -> bool:
-    return step is not None and abs(step) > LEAST_STEP
 
 
 def _side(length: int, lanes: int) -> int:
