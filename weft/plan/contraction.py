@@ -49,6 +49,21 @@ def load_bytes(load: Load) -> int:
     return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
 
 
+def dimensions(load: Load, *axes: Axis) -> list[int]:
+    """The dimensions of what a load reads that some axes index."""
+    used = {axis.var for axis in axes}
+    return [d for d, index in enumerate(load.indices) if uses_any(index, used)]
+
+
+def start_along(facts: Facts, load: Load, axis: Axis) -> tuple[int, Expr] | None:
+    """The one dimension of what a load reads that an axis indexes by itself, and where it starts there."""
+    using = dimensions(load, axis)
+    if len(using) != 1:
+        return None
+    start = simplify(sub(load.indices[using[0]], axis.var), facts.ranges)
+    return None if uses_any(start, {axis.var}) else (using[0], start)
+
+
 @dataclass(frozen=True)
 class Contraction:
     """A sum of products: its block's facts, and the two operands, each read by one load."""
@@ -66,20 +81,9 @@ class Contraction:
         return tuple(axis for axis in self.facts.spatial if uses(operand, axis) and not uses(other, axis))
 
     @property
-    def both(self) -> tuple[Axis, ...]:
-        """The spatial axes along which both operands move: products with operands of their own, or groups."""
-        return tuple(axis for axis in self.facts.spatial if all(uses(load, axis) for load in self.operands))
-
-    @property
     def is_plain(self) -> bool:
         """Whether every axis runs in any order: no step of a recurrence."""
         return all(axis.kind == "spatial" for axis in self.facts.spatial)
-
-    @property
-    def kinds(self) -> tuple[str, str, str]:
-        """The element types of the operands, and of the sums."""
-        a, b = self.operands
-        return a.buffer.dtype.name, b.buffer.dtype.name, self.facts.target.dtype.name
 
     def weights(self, constants: Collection[Buffer]) -> tuple[Load, Load] | None:
         """The operand that changes, and the one that never does; None where that is not one each."""
@@ -87,22 +91,6 @@ class Contraction:
         if len(fixed) != 1 or self.operands[0].buffer is self.operands[1].buffer:
             return None
         return self.other(fixed[0]), fixed[0]
-
-    def along(self, operand: Load, axis: Axis) -> tuple[Axis, ...]:
-        """The reduction axes that share an index of an operand with an axis: the window that moves along it."""
-        return tuple(taps_along(self.facts, operand, axis))
-
-    def group(self, operand: Load, axis: Axis) -> int | None:
-        """How many neighbours along an axis meet the same elements of an operand: `group_of`."""
-        return group_of(operand, axis)
-
-    def dimension(self, operand: Load, axis: Axis) -> int | None:
-        """The one dimension of an operand that an axis indexes: by itself, or after a start that does not use it."""
-        using = [d for d, index in enumerate(operand.indices) if uses_any(index, {axis.var})]
-        if len(using) != 1:
-            return None
-        start = simplify(sub(operand.indices[using[0]], axis.var), self.facts.ranges)
-        return None if uses_any(start, {axis.var}) else using[0]
 
     def low_part(self, operand: Load) -> Load | None:
         """Where an operand is the upper part of whole numbers: the load of the lower part, at the same place."""
