@@ -291,7 +291,7 @@ class _InVectors:
             panel, element = final.split(element, factor=self.point["width"])
             panels = [panel]
         final.reorder(batch, head, self.block, *panels, inside, element)
-        final.annotate("partition", False, self.block)
+        nest.keep_whole(final, [self.block])
         nest.vectorize(final, element, self.lanes, unrolled=False)
         self.head, self.around = final.fuse(batch, head), [self.block, *panels][-1]
 
@@ -322,10 +322,8 @@ class _InVectors:
         blocks, lanes, rows = list(stage.reduce_axis), self.lanes, self.point["rows"]
         query, lane = stage.axis[2:4]
         _, down = nest.cut_tiles(stage, query, lane, rows, vectors * lanes, lanes, blocks, panels_first=True)
-        for loop in blocks:
-            stage.annotate("partition", False, loop)
-        sums.compute_at(stage, down, exact=False)
-        sums.set_scope("local")
+        nest.keep_whole(stage, blocks)
+        nest.compute_near(sums, stage, down, exact=False)
         row, lane = sums.axis[2:4]
         steps = 1 if self.is_open and sums is self.sums else extent_of(sums, sums.reduce_axis[0])
         written = next(n for n in (model.ATTENTION_UNROLLED, 2, 1) if steps % n == 0)

@@ -248,8 +248,7 @@ class _Nest:
         packed = self.pack()
         around, tile = self.outer_loops()
         nest.unroll(self.final, tile[:-1])
-        sums.compute_at(self.final, around)
-        sums.set_scope("local")
+        nest.compute_near(sums, self.final, around)
         loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
         pixels = (self.shape.row, self.shape.pixel, self.shape.block)
         rows, lane = [loops[axis.var] for axis in pixels if axis is not None], loops[self.shape.lane.var]

@@ -85,7 +85,7 @@ class Sizes:
 
     @property
     def deep(self) -> int:
-        """Tiles of a strip side by side, which are next to each other in memory."""
+        """Tiles of an image, or a strip of one, side by side, which are next to each other in memory."""
         return self.tall if self.is_across else self.wide
 
     @property
@@ -100,7 +100,7 @@ class Sizes:
 
     def block_bytes(self, tile_rows: int, channels: int) -> int:
         """The transformed values of some rows of tiles."""
-        return 4 * self.size * tile_rows * (self.deep if self.in_strips else self.wide) * channels
+        return 4 * self.size * tile_rows * self.deep * channels
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -470,8 +470,7 @@ class _Sketch:
         else:
             y, x = sides
             partial.reorder(image, y, channel, x, *rest, lane)
-        for loop in rest:  # a cut at a number that is not known yet would leave a loop
-            partial.annotate("partition", False, loop)
+        nest.keep_whole(partial, rest)  # a cut at a number that is not known yet would leave a loop
         nest.write_out(partial, *rest, lane)
         vectors = facts_of(partial.block).points * extent_of(partial, channel) * len(rest) * 2 // self.lanes
         # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
@@ -499,36 +498,25 @@ class _Sketch:
         return row, column
 
     def outer_loops(self, final: Stage, by_channels: bool) -> tuple[Var, Var, Var]:
-        """The loops over images, blocks of tile rows and blocks of channels around everything."""
+        """The loops over images, blocks of tile rows (stretches of strips) and blocks of channels around everything."""
+        sizes, point = self.sizes, self.point
         group, lane = self.split_lanes(final, CHANNEL, self.rank)
-        image, (height, across) = final.axis[0], self.sides(final)
-        if self.sizes.in_strips:
-            return self.loops_over_strips(final, group, (image, height, across, lane), by_channels)
-        block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.down)
-        channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
-        first = (channels, image, block) if by_channels else (image, block, channels)
-        final.reorder(*first, within, part, across, lane)
-        final.annotate("partition", False, block)
-        self.loops = (within, part, across, lane)
-        return image, block, channels
-
-    def loops_over_strips(
-        self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var], by_channels: bool
-    ) -> tuple[Var, Var, Var]:
-        """The same for strips of an image, in stretches."""
-        sizes, (image, height, across, lane) = self.sizes, loops
-        ahead = self.point["stretch"]
-        down, part = final.split(height, factor=sizes.down * (sizes.tall if sizes.is_across else ahead))
-        right, side = final.split(across, factor=sizes.across * (ahead if sizes.is_across else sizes.wide))
-        channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
-        strip, stretch = (down, right) if sizes.is_across else (right, down)
-        self.shared = max(strip, stretch, key=lambda loop: extent_of(final, loop))
-        outer = (image, strip, stretch)
-        final.reorder(*((channels, *outer) if by_channels else (*outer, channels)), within, part, side, lane)
-        for loop in outer[1:]:
-            final.annotate("partition", False, loop)
+        image, (part, side) = final.axis[0], self.sides(final)
+        if sizes.in_strips:
+            ahead = point["stretch"]
+            down, part = final.split(part, factor=sizes.down * (sizes.tall if sizes.is_across else ahead))
+            right, side = final.split(side, factor=sizes.across * (ahead if sizes.is_across else sizes.wide))
+            blocks = [down, right] if sizes.is_across else [right, down]
+            self.shared = max(blocks, key=lambda loop: extent_of(final, loop))
+        else:
+            block, part = final.split(part, factor=point["tile_rows"] * sizes.down)
+            blocks = [block]
+        channels, within = final.split(group, factor=point["panels"] * point["vectors"])
+        first = [channels, image, *blocks] if by_channels else [image, *blocks, channels]
+        final.reorder(*first, within, part, side, lane)
+        nest.keep_whole(final, blocks)
         self.loops = (within, part, side, lane)
-        return image, stretch, channels
+        return image, blocks[-1], channels
 
     def elements(self, final: Stage, apart: Stage | None, at: Var) -> None:
         """The transform back and what follows it, tile by tile."""
@@ -543,32 +531,25 @@ class _Sketch:
             nest.write_out(final, place, lane)
             within, lane = self.split_lanes(stage, CHANNEL, self.rank)
             part, across = self.sides(stage)
-            self.blocks_of_lanes(facts_of(stage.block).target.name)
+            self.blocks_of_lanes(nest.result_of(stage))
         tall, row = stage.split(part, factor=self.sizes.down)
         wide, column = stage.split(across, factor=self.sizes.across)
         outer, inner = (wide, tall) if self.sizes.is_across else (tall, wide)
         stage.reorder(within, outer, inner, row, column, lane)
         nest.write_out(stage, row, column, lane)
-        for loop in (outer, inner):
-            stage.annotate("partition", False, loop)
+        nest.keep_whole(stage, [outer, inner])
         for name in reversed(self.chain[:-1]):
-            s[name].compute_at(stage, inner)
-            s[name].set_scope("local")
-            self.tile_of_outputs(s[name])
+            self.tile_of_outputs(nest.compute_near(s[name], stage, inner))
         if BACK in names_of(s):
-            s[BACK].compute_at(stage, inner)
-            s[BACK].set_scope("local")
-            self.positions(s[BACK])
-        s[DIRECT].compute_at(stage, inner, exact=False)
-        s[DIRECT].set_scope("local")
-        s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
-        taps = [loop for loop in s[DIRECT].reduce_axis[1:] if extent_of(s[DIRECT], loop) > 1]
-        for loop in taps[:-1]:  # few tiles are computed so: with tests along one side, rather than nine times
-            s[DIRECT].annotate("partition", False, loop)
-        self.blocks_of_lanes(facts_of(s[DIRECT].block).target.name)
+            self.positions(nest.compute_near(s[BACK], stage, inner))
+        direct = nest.compute_near(s[DIRECT], stage, inner, exact=False)
+        direct.reorder(*direct.reduce_axis, *self.tile_of_outputs(direct))
+        taps = [loop for loop in direct.reduce_axis[1:] if extent_of(direct, loop) > 1]
+        nest.keep_whole(direct, taps[:-1])  # few tiles are computed so: with tests along one side, not nine times
+        self.blocks_of_lanes(nest.result_of(direct))
         # A loop of one round would be gone, and its note with it.
-        several = [loop for loop in (inner, outer) if extent_of(stage, loop) > 1]
-        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else inner)
+        lasting = next((loop for loop in (inner, outer) if extent_of(stage, loop) > 1), inner)
+        stage.annotate(UNSWITCH, nest.result_of(s[UNEVEN]), lasting)
 
     def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
         """The elements of a block between: one tile, one group of lanes; gives their loops."""
@@ -608,15 +589,15 @@ class _Sketch:
     def rounds(self, tile: Var) -> tuple[int, Var] | None:
         """The loop in whose rounds a panel of weights is read again, and in how many parts the next panel comes."""
         sizes, point = self.sizes, self.point
-        tiles = min(point["stretch"], sizes.long) * sizes.deep if sizes.in_strips else point["tile_rows"] * sizes.wide
-        count = ceildiv(tiles, point["rows"])
+        high = min(point["stretch"], sizes.long) if sizes.in_strips else point["tile_rows"]
+        count = ceildiv(high * sizes.deep, point["rows"])
         return (min(count, model.WINOGRAD_SHARES), tile) if count > 1 else None
 
     def pack(self, accumulate: Stage, step: Var, again: tuple[int, Var] | None) -> None:
         """The weights in panels, in the order in which the loops come to them, so that they are one stream. While some
         rounds of a loop read a panel `again`, the next is fetched."""
         copy = self.s.cache_read(self.weight.name, "global", [accumulate.name])
-        target = facts_of(copy.block).target.name
+        target = nest.result_of(copy)
         panels = self.point["panels"]
         outputs = [f"c // {self.width * panels}", "a", "b", f"c // {self.width} % {panels}", "k", f"c % {self.width}"]
         self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
@@ -627,7 +608,7 @@ class _Sketch:
 
     def group_lanes(self, name: str) -> None:
         """V or M with groups of lanes side by side for neighbouring tiles."""
-        buffer = facts_of(block_named(self.s, name)).target
+        buffer = self.s[name].block.writes[0].buffer
         first = ["a", "b", "n", *["y"][: self.sizes.more]]
         if len(buffer.shape) == 5 + self.sizes.more:
             inputs, channel = [*first, "p", "c"], [f"c // {self.lanes}", "p", f"c % {self.lanes}"]
@@ -654,30 +635,24 @@ class _Sketch:
         if more and self.point["threads_by_channels"]:  # a part of a strip is copied for a group of channels
             stretch, tiles = stage.split(tiles, factor=self.point["stretch"] * self.sizes.deep)
             outer = (group, *images, stretch)
-        row, tile = stage.split(tiles, factor=self.sizes.deep if more else self.sizes.wide)
+        row, tile = stage.split(tiles, factor=self.sizes.deep)
         stage.reorder(*outer, row, tile, a, b, lane)
         nest.write_out(stage, a, b, lane)
         if ROWS in names_of(s):
-            s[ROWS].compute_at(stage, tile)
-            s[ROWS].set_scope("local")
-            self.positions(s[ROWS])
+            self.positions(nest.compute_near(s[ROWS], stage, tile))
         if self.point["threads_by_channels"] == BOTH:
             group = stage.fuse(group, row)
             outer = (*images, group)
         if PADDED in names_of(s):
-            padded = s[PADDED]
-            padded.compute_at(stage, outer[-1])
-            padded.set_scope("local")
+            padded = nest.compute_near(s[PADDED], stage, outer[-1])
             loops = padded.axis
             lane = loops[-1] if len(loops) > self.rank + more else loops[CHANNEL + more]
             if not self.turn_squares(padded, lane):
                 padded.reorder(*[loop for loop in loops if loop is not lane], lane)
                 padded.vectorize(lane)
-            for loop in loops[1 : 1 + more]:
-                padded.annotate("partition", False, loop)
+            nest.keep_whole(padded, loops[1 : 1 + more])
             self.blocks_of_lanes(PADDED, more)
-        for loop in outer[2:] if more else ():
-            stage.annotate("partition", False, loop)
+        nest.keep_whole(stage, outer[2:] if more else ())
         return group if self.sizes.batch == 1 and not more else stage.fuse(*outer)
 
     def turn_squares(self, padded: Stage, lane: Var) -> bool:
