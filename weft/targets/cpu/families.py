@@ -17,18 +17,28 @@ from itertools import accumulate, takewhile
 
 from weft.expr.nodes import Buffer, Var, int_value
 from weft.loop.tree import block_path, blocks_in, loops_on, reduction_loops
+from weft.ops.bits import STAGES as BITS
 from weft.plan.inline import Inlining
 from weft.plan.phases import split_phases
-from weft.plan.planner import Families, Unit
+from weft.plan.planner import Families, Match, Unit
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import bits
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
-from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
-from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
+from weft.targets.cpu.sketches import (
+    attention,
+    conv,
+    conv_narrow,
+    conv_rows,
+    few_bits,
+    matmul,
+    nest,
+    register_tile,
+    winograd,
+)
 from weft.targets.cpu.sketches.product import step_product
 from weft.targets.cpu.sketches.recurrent import schedule_step, step_loop
 
@@ -38,7 +48,7 @@ def _first(schedule: Schedule, target: Target, done: set[str], constants: Collec
     split_phases(schedule)
     done |= bits.schedule_operator(schedule, target)
     for name in names_of(schedule):
-        if run_along_memory(schedule, name, target):
+        if _run_along_memory(schedule, name, target):
             done.add(name)
     return ()
 
@@ -164,9 +174,53 @@ def _step_of_recurrence(unit: Unit) -> bool:
     return True
 
 
+def _run_along_memory(s: Schedule, name: str, target: Target) -> bool:
+    """Turns a recurrence whose steps stand side by side in memory, such as the running sums of rows, and the layout of
+    its states; False (nothing changed) for any other block.
+
+        for t: for i: total[t, i] = total[t - 1, i] + in[i, t]    ->    for i: for t: total[i, t] = total[i, t - 1] + …
+
+    Lanes along i would gather from as many rows; each row alone is one walk through memory, and what a step takes from
+    the one before it stays in a register. Threads divide the rows.
+    """
+    facts = facts_of(block_named(s, name))
+    found = _steps_axis(s, facts)
+    if found is None:
+        return False
+    with s.attempt("along memory") as tried:
+        nest.store_last(s[name], found)
+        steps, *rows = s[name].loops
+        s[name].reorder(*rows, steps)
+        parallelize(s[name], rows, facts.points, target)
+    return bool(tried)
+
+
+def _steps_axis(s: Schedule, facts: Facts) -> int | None:
+    """The dimension of the states that counts the steps, if the block is a recurrence that reads along them."""
+    ordered = [axis for axis in facts.block.axes if axis.kind == "ordered"]
+    if len(ordered) != 1 or facts.store is None or facts.reduce or facts.target in s.func.buffers:
+        return None
+    if len(facts.spatial) < 2 or len(facts.spatial) != len(s[facts.block.name].loops):
+        return None
+    step, last = ordered[0].var, facts.spatial[-1]
+    along = [facts.step(load, step) for load in facts.loads]
+    across = [facts.step(load, last.var) for load in facts.loads]
+    walks = any(one in (-1, 1) for one in along) and all(one in (-1, 0, 1) for one in along)
+    if not walks or all(one in (0, 1) for one in across) or extent(last) < 2 or facts.spatial[0].var is not step:
+        return None
+    found = [at for at, low in enumerate(facts.block.writes[0].mins) if low is step]
+    return found[0] if len(found) == 1 else None
+
+
+CONTRACTIONS: tuple[Match, ...] = (
+    matmul.match_tiles, matmul.match_squares, matmul.match_dots, matmul.match, conv_narrow.match_tiles,
+    conv_narrow.match_squares, conv_narrow.match_dots, conv.match, conv_rows.match_window, conv_rows.match,
+    register_tile.match, register_tile.match_grouped,
+)  # fmt: skip
 FAMILIES = Families(
-    inline=Inlining(KEPT, twice=6, readers=2),
-    whole=WHOLE,
+    # Stages of programs that a sketch takes as a whole are not inlined into their readers before it is asked.
+    inline=Inlining(attention.STAGES | few_bits.STAGES | BITS | winograd.STAGES, twice=6, readers=2),
+    whole=(winograd.match, attention.match_tiles, attention.match, few_bits.match),
     contractions=CONTRACTIONS,
     rest=(_step_of_recurrence, _rows),
     plain=_plain,
