@@ -69,19 +69,14 @@ class Sizes:
     tall: int
     wide: int
     strips: int = 0
-    """Where `tall` × `wide` tiles are a strip of an image, whose size is open: typically so many."""
+    """Where `tall` × `wide` tiles are a strip of an image, whose size is open: typically so many; else 0."""
     is_across: bool = False
     """Whether it is the columns of a strip that may be any number, not the rows."""
 
     @property
-    def in_strips(self) -> bool:
-        """Whether images are cut into strips: the loop over them is one more."""
-        return self.strips > 0
-
-    @property
     def more(self) -> int:
-        """The axes beside those of whole images."""
-        return int(self.in_strips)
+        """The axes beside those of whole images: one over the strips."""
+        return int(self.strips > 0)
 
     @property
     def deep(self) -> int:
@@ -178,7 +173,7 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
 def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest."""
     cache = target.cache_bytes[1] or 256 << 10
-    if sizes.in_strips:
+    if sizes.strips:
         return _strips_point(sizes, target, lanes, cache)
     point = _by_tiles(sizes, target, lanes, cache)
     far = 2 * sizes.weight_bytes > cache
@@ -384,7 +379,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if vectors % n == 0),
         "fetch": (0, 4, model.WINOGRAD_FETCH),
     }
-    if sizes.in_strips:
+    if sizes.strips:
         del choices["tile_rows"]
         choices.update(threads_by_channels=(0, 1), stretch=model.WINOGRAD_STRETCHES)
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
@@ -431,7 +426,7 @@ class _Sketch:
         elif by_channels:
             final.parallel(channels)
             s[TAKEN].parallel(fill)
-        elif self.sizes.in_strips:
+        elif self.sizes.strips:
             final.parallel(self.shared)
         else:
             final.parallel(final.fuse(image, block) if self.sizes.batch > 1 else block)
@@ -443,7 +438,7 @@ class _Sketch:
         facts = facts_of(block_named(self.s, PADDED))
         value = facts.store.value if facts.store is not None else None
         beside = isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1
-        if beside and len(facts.spatial) == self.rank + 1 and not self.sizes.in_strips:
+        if beside and len(facts.spatial) == self.rank + 1 and not self.sizes.strips:
             self.s[PADDED].compute_inline()
 
     def peaks(self) -> None:
@@ -502,7 +497,7 @@ class _Sketch:
         sizes, point = self.sizes, self.point
         group, lane = self.split_lanes(final, CHANNEL, self.rank)
         image, (part, side) = final.axis[0], self.sides(final)
-        if sizes.in_strips:
+        if sizes.strips:
             ahead = point["stretch"]
             down, part = final.split(part, factor=sizes.down * (sizes.tall if sizes.is_across else ahead))
             right, side = final.split(side, factor=sizes.across * (ahead if sizes.is_across else sizes.wide))
@@ -589,7 +584,7 @@ class _Sketch:
     def rounds(self, tile: Var) -> tuple[int, Var] | None:
         """The loop in whose rounds a panel of weights is read again, and in how many parts the next panel comes."""
         sizes, point = self.sizes, self.point
-        high = min(point["stretch"], sizes.long) if sizes.in_strips else point["tile_rows"]
+        high = min(point["stretch"], sizes.long) if sizes.strips else point["tile_rows"]
         count = ceildiv(high * sizes.deep, point["rows"])
         return (min(count, model.WINOGRAD_SHARES), tile) if count > 1 else None
 
