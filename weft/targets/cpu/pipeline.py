@@ -1,10 +1,13 @@
-"""The passes of a CPU target, in order: from a scheduled program to what the LLVM code generator takes."""
+"""The passes of a CPU target, in order: from a scheduled program to what the LLVM code generator takes; and the CPU's
+own instructions, which a schedule can use by tensorize: importing this module declares them.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from weft.core.knobs import knobs
 from weft.expr.nodes import FloorMod, int_value
@@ -32,14 +35,14 @@ from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
 from weft.loop.visit import walk_exprs
 from weft.targets.base import Target
-from weft.targets.cpu.amx import ROW_LOADS, configure_tiles
+from weft.targets.cpu import amx, bits, dot
 
 logger = logging.getLogger("weft.lower")
 
 
 def prefetch(func: Func) -> Func:
     """`insert_prefetch`, for what loads of tiles read too."""
-    return insert_prefetch(func, ROW_LOADS)
+    return insert_prefetch(func, amx.ROW_LOADS)
 
 
 def join_quotients(func: Func) -> Func:
@@ -72,7 +75,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     reuse_storage,
     interleave_stores,
     transpose_stores,
-    configure_tiles,
+    amx.configure_tiles,
 )
 
 
@@ -92,3 +95,9 @@ def lower(func: Func, target: Target) -> Func:
         most = ", ".join(f"{name} {seconds:.3f}" for seconds, name in sorted(taken, reverse=True)[:5])
         logger.debug("%s: %.3f s in passes: %s", func.name, sum(seconds for seconds, _ in taken), most)
     return func
+
+
+def intrinsics(target: Target) -> Mapping[str, Any]:
+    """name -> emitter, for what the target has."""
+    tiles = amx.EMITTERS if amx.available(target) else {}
+    return {**bits.emitters(target), **dot.emitters(target), **tiles}
