@@ -69,7 +69,7 @@ def test_a_matrix_product(turned: bool) -> None:
     a, b = one.operands
     row, column = one.facts.spatial
     assert (a.buffer.name, b.buffer.name) == ("A", "B") and one.other(a) is b and one.other(b) is a
-    assert one.only(a) == (row,) and one.only(b) == (column,) and both(one) == () and one.is_plain
+    assert one.only(a) == (row,) and one.only(b) == (column,) and both(one) == () and not one.facts.is_ordered
     assert dimension(one, a, row) == 0 and dimension(one, b, column) == (0 if turned else 1)
     assert dimension(one, a, column) is None
     assert along(one, a, row) == along(one, b, column) == ()
@@ -224,7 +224,7 @@ def test_a_step_of_a_recurrence_is_not_plain() -> None:
     update = te.compute((5, 8), lambda t, i: part[t, i] + x[t, i], name="update")
     s = te.create_schedule(te.scan(first, update, state).op)
     one = contraction_of(facts_of(block_named(s, "part")))
-    assert one is not None and not one.is_plain
+    assert one is not None and one.facts.is_ordered
 
 
 # ----------------------------------------------------------------------------------------------------------- epilogues

@@ -80,22 +80,15 @@ class Contraction:
         other = self.other(operand)
         return tuple(axis for axis in self.facts.spatial if uses(operand, axis) and not uses(other, axis))
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether every axis runs in any order: no step of a recurrence."""
-        return all(axis.kind == "spatial" for axis in self.facts.spatial)
-
     def weights(self, constants: Collection[Buffer]) -> tuple[Load, Load] | None:
         """The operand that changes, and the one that never does; None where that is not one each."""
         fixed = [load for load in self.operands if load.buffer in constants]
-        if len(fixed) != 1 or self.operands[0].buffer is self.operands[1].buffer:
-            return None
-        return self.other(fixed[0]), fixed[0]
+        return (self.other(fixed[0]), fixed[0]) if len(fixed) == 1 else None
 
     def low_part(self, operand: Load) -> Load | None:
         """Where an operand is the upper part of whole numbers: the load of the lower part, at the same place."""
-        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and e.buffer is not self.facts.target)
-        return next((e for e in others if operand.buffer.dtype.is_integer and _same_place(operand, e)), None)
+        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and _same_place(operand, e))
+        return next(others, None) if operand.buffer.dtype.is_integer else None
 
 
 def group_of(load: Load, axis: Axis) -> int | None:

@@ -59,9 +59,10 @@ class Unit:
         """The contraction that the block is, where its operands are two loads."""
         return contraction_of(self.facts)
 
-    def is_open(self, axis: Axis) -> bool:
+    def is_open(self, axis: Axis | None) -> bool:
         """Whether how long an axis is stays open; what it typically is stands in its place."""
-        return axis.var.name in self.schedule.func.annotations.get(OPEN, {}).get(self.facts.block.name, ())
+        named = self.schedule.func.annotations.get(OPEN, {}).get(self.facts.block.name, ())
+        return axis is not None and axis.var.name in named
 
     @property
     def name(self) -> str:

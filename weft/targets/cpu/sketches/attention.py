@@ -217,7 +217,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     found, kernel = _attention(unit, STAGES), tiles(NARROW, unit.target)
     if found is None or kernel is None:
         return None
-    if {load.buffer.dtype.name for load in unit.facts.loads if load.buffer is not unit.facts.target} != {"bfloat16"}:
+    if {load.buffer.dtype.name for load in unit.facts.loads} != {"bfloat16"}:
         return None
     final, order, sizes = found
     point = _point_of_tiles(sizes, unit.target, kernel)

@@ -81,12 +81,12 @@ def match(unit: Unit) -> Sketch | None:
     registers = max(unit.target.vector_registers, 8) // several
     if registers < 3:
         return None
-    around = model.open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
+    around = model.open_sizes(places) if unit.is_open(shape.place) else ()
     most = max((places, *around))
     if shape.depthwise:  # every tap is unrolled
         most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
         places = min(places, most)
-    below = model.open_sizes(rows) if shape.row is not None and unit.is_open(shape.row) else ()
+    below = model.open_sizes(rows) if unit.is_open(shape.row) else ()
     pitch = 0 if shape.place is None else unit.facts.step(shape.image, shape.place.var) or 0
     shared = shape.depthwise or shape.taps is not None
     read = pixels_read(_taps_of_row(unit.facts, shape), pitch, min(most, registers)) if shared else ()
@@ -279,19 +279,12 @@ def pixels_read(taps: Sequence[int], step: int, most: int) -> tuple[int, ...]:
 def _shape(unit: Unit) -> Shape | None:
     """The parts of a convolution that stands in blocks of channels; None where the product is something else."""
     facts = unit.facts
-    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
+    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3 or facts.is_ordered:
         return None
-    if any(axis.kind != "spatial" for axis in facts.spatial):
+    lane, fixed = facts.spatial[-1], [load.buffer in unit.constants for load in facts.loads]
+    if extent(lane) < model.LEAST_LANES or facts.block.writes[0].mins[-1] is not lane.var or sum(fixed) != 1:
         return None
-    lane = facts.spatial[-1]
-    last = [region.mins[-1] for region in facts.block.writes if region.mins]
-    if extent(lane) < model.LEAST_LANES or last != [lane.var]:
-        return None
-    weights = [load for load in facts.loads if load.buffer in unit.constants]
-    images = [load for load in facts.loads if load.buffer not in unit.constants]
-    if len(weights) != 1 or len(images) != 1 or weights[0].buffer is images[0].buffer:
-        return None
-    weight, image = weights[0], images[0]
+    weight, image = facts.loads[fixed.index(True)], facts.loads[fixed.index(False)]
     turns = _in_turns(image, lane)
     depthwise = uses(image, lane) and not turns
     if depthwise and facts.step(image, lane.var) != 1:
@@ -303,9 +296,8 @@ def _shape(unit: Unit) -> Shape | None:
         return None
     together = (group_of(image, blocks[0]) or 1) if blocks and not depthwise else 1
     across = [axis for axis in middle if not uses(weight, axis) and uses(image, axis) and extent(axis) > 1]
-    place = across[-1] if across else None
+    *_, row, place = None, None, *across
     block = blocks[0] if blocks else None
-    row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
     phase = None if depthwise else nest.phase_between(unit, place, others)
     others = tuple(axis for axis in others if axis is not phase)
@@ -436,7 +428,7 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
     if point["by_rows"] and cut and _rows_of_part(unit, shape, point) < _steps_of_parts(shape, point):
         outer, cut[0] = final.split(cut[0], factor=_rows_of_part(unit, shape, point))
         parts = [outer]
-        if shape.row is not None and unit.is_open(shape.row):
+        if unit.is_open(shape.row):
             nest.keep_whole(final, [outer])  # the last part has fewer rows, and is no other program
     # Frames of a volume and phases of a transposed convolution read again what others read: they follow one another.
     again = [loops[axis.var] for axis in shape.others if parts and _reads_again(unit.facts, shape.image, axis)]
@@ -481,7 +473,7 @@ def _is_even(unit: Unit, shape: Shape, point: Point) -> bool:
 def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     """How many tiles below one another a thread takes at a time; of images of open size as many as of a small one."""
     length = _steps_of_parts(shape, point)
-    if shape.row is not None and unit.is_open(shape.row):
+    if unit.is_open(shape.row):
         length = min(model.open_sizes(length))
     cores, cache = max(1, unit.target.cores), unit.target.cache_bytes[1]
     parts = cores * model.PARTS_OF_ROWS

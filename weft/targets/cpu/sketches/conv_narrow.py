@@ -175,8 +175,8 @@ def _tile_of_vectors(shape: Shape, knobs: dict[str, tuple[int, ...]], kernel: Mi
 def _shape(unit: Unit, least: int = model.LEAST_NARROW_COLUMNS) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts, found = unit.facts, unit.contraction
-    operands = None if found is None or not found.is_plain else found.weights(unit.constants)
-    if found is None or operands is None:
+    operands = None if found is None else found.weights(unit.constants)
+    if found is None or operands is None or facts.is_ordered:
         return None
     image, weight = operands
     left, right, wide = image.buffer.dtype.name, weight.buffer.dtype.name, facts.target.dtype.name

@@ -117,10 +117,8 @@ def product_of(unit: Unit) -> Product | None:
     """The parts that the axes of a product play. Columns are what lies side by side in the result."""
     found, axes = unit.contraction, unit.facts.spatial
     lane = next((axis for axis in axes if extent(axis) > 1 and nest.result_step(unit, axis.var) == 1), None)
-    product = None if lane is None or found is None or not found.is_plain else _product(found, lane)
-    if product is None or product.row is None or not unit.is_open(product.row):
-        return product
-    return replace(product, is_open=True)
+    product = None if lane is None or found is None or unit.facts.is_ordered else _product(found, lane)
+    return None if product is None else replace(product, is_open=unit.is_open(product.row))
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ScheduleError
 from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.simplify import simplify
 from weft.loop.ir import Axis
@@ -402,8 +401,6 @@ def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
     copy = nest.padded_copy(s, load, name, {across: plan.width})
     nest.store_panels(copy, plan.kernel, across, down, plan.width)
     axes = list(copy.axis)
-    if len(axes) != len(load.indices):
-        raise ScheduleError("pack", name, "a dimension of the operand has no loop of its own")
     with s.attempt("lanes of the packed operand"):
         block, inner = copy.split(axes[across], factor=plan.width)
         copy.reorder(*nest.without(axes, across, *down), block, *(axes[d] for d in down), inner)

@@ -113,9 +113,8 @@ def match(unit: Unit) -> Sketch | None:
         return None
 
     def apply(point: Point) -> None:
-        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, *chain}
-        others = set(names_of(s)) - own
-        _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
+        others = set(names_of(s)) - {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, *chain}
+        _Sketch(unit, chain, sizes, point, lanes, weight).apply()
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
@@ -391,12 +390,10 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
 class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
-    def __init__(
-        self, s: Schedule, chain: list[str], sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
-    ) -> None:
-        self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
-        self.others, self.rank = max(cores - 1, 1), _rank(s)
-        self.width = lanes * point["vectors"]
+    def __init__(self, unit: Unit, chain: list[str], sizes: Sizes, point: Point, lanes: int, weight: Buffer) -> None:
+        self.s, self.chain, self.sizes, self.point = unit.schedule, chain, sizes, point
+        self.weight, self.lanes, self.width = weight, lanes, lanes * point["vectors"]
+        self.others, self.rank = max(unit.target.cores - 1, 1), _rank(self.s)
         if sizes.outputs % (self.width * point["panels"]):
             raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
 
@@ -420,11 +417,9 @@ class _Sketch:
         self.group_lanes(TAKEN)
         self.group_lanes(SUMS)
         fill = self.transform()
-        if self.point["threads_by_channels"] == BOTH:
-            final.parallel(final.fuse(channels, image, block))
-            s[TAKEN].parallel(fill)
-        elif by_channels:
-            final.parallel(channels)
+        if by_channels:
+            is_shared = self.point["threads_by_channels"] == BOTH
+            final.parallel(final.fuse(channels, image, block) if is_shared else channels)
             s[TAKEN].parallel(fill)
         elif self.sizes.strips:
             final.parallel(self.shared)
