@@ -202,6 +202,16 @@ def same_points(maker: Facts, reader: Facts, indices: list[Expr]) -> Mapping[Var
     return mapping if walked == set(mapping.values()) else None
 
 
+def attention_order(final: Facts, sums: str) -> list[int] | None:
+    """The positions of batch, head, query and element among the axes of the block that divides an attention's sums."""
+    variables = [axis.var for axis in final.block.axes]
+    places = [list(load.indices) for load in final.loads if load.buffer.name == sums]
+    if final.is_reduction or not places or any(place != places[0] for place in places):
+        return None
+    found = [variables.index(i) for i in places[0] if isinstance(i, Var) and i in variables]
+    return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
+
+
 def producers_of_epilogue(s: Schedule, reader: Facts) -> list[tuple[Facts, dict[Var, Var]]]:
     """The reductions whose results a block takes, each at the block's own element and by it alone; largest first."""
     found: list[tuple[Facts, dict[Var, Var]]] = []

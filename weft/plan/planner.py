@@ -114,10 +114,8 @@ class Families:
 def analytic(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
     """The legal points of all sketches by what the target's facts say that they cost."""
 
-    def offers(sketch: Sketch) -> Iterator[Choice]:
-        return ((sketch, point, cost) for point, cost in sketch.ranked())
-
-    return heapq.merge(*map(offers, sketches), key=operator.itemgetter(2))
+    offers = ([(sketch, point, cost) for point, cost in sketch.ranked()] for sketch in sketches)
+    return heapq.merge(*offers, key=operator.itemgetter(2))
 
 
 def choose(unit: Unit, matches: Sequence[Match], pick: Pick) -> bool:

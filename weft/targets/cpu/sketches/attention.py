@@ -21,8 +21,6 @@ from collections.abc import Sequence
 
 from weft.core.dtypes import FLOAT32
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Var
-from weft.loop.ir import Block
 from weft.ops.attention_fused import (
     GROWN,
     KEYS,
@@ -36,6 +34,7 @@ from weft.ops.attention_fused import (
     Padded,
     Sizes,
 )
+from weft.plan.contraction import attention_order
 from weft.plan.planner import OPEN, Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
@@ -236,22 +235,11 @@ def _attention(unit: Unit, stages: frozenset[str]) -> tuple[str, list[int], Size
         return None
     mixed = facts_of(block_named(s, MIXED))
     final = sole_reader(s.func, mixed.target)
-    order = None if final is None else _final_loops(final)
+    order = None if final is None else attention_order(facts_of(final), MIXED)
     if final is None or order is None:
         return None
     batch, heads, queries, value_size = (extent(final.axes[at]) for at in order)
     return final.name, order, Sizes(batch, heads, queries, mixed.depth, unit.facts.depth, value_size)
-
-
-def _final_loops(final: Block) -> list[int] | None:
-    """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
-    facts = facts_of(final)
-    variables = [axis.var for axis in final.axes]
-    loads = [load for load in facts.loads if load.buffer.name == MIXED]
-    if facts.is_reduction or not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
-        return None
-    found = [variables.index(i) for i in loads[0].indices if isinstance(i, Var) and i in variables]
-    return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
 
 
 class _InVectors:
