@@ -32,7 +32,7 @@ def tiled(unit: Unit) -> Sketch | None:
     facts = unit.facts
     if not facts.is_reduction or facts.is_ordered or not facts.spatial or not facts.reduce:
         return None
-    lanes = max(int(unit.target.lanes(facts.target.dtype)), 1)
+    lanes = int(unit.target.lanes(facts.target.dtype))
     rows = extent(facts.spatial[-2]) if len(facts.spatial) > 1 else 1
     across, deep = extent(facts.spatial[-1]), extent(facts.reduce[-1])
     knobs = {

@@ -31,7 +31,7 @@ def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -
     if work < model.LEAST_PARALLEL_WORK or not loops:
         return None
     counts = list(accumulate((extent_of(stage, loop) for loop in loops), operator.mul))
-    enough = next((at for at, count in enumerate(counts) if count >= 8 * max(target.cores, 1)), len(loops) - 1)
+    enough = next((at for at, count in enumerate(counts) if count >= 8 * target.cores), len(loops) - 1)
     if counts[enough] < 2:
         return None
     with stage.schedule.attempt("threads") as tried:
@@ -90,7 +90,7 @@ def _has_edges(stage: Stage, facts: Facts, target: Target) -> bool:
 def _lanes(facts: Facts, target: Target) -> int:
     """Lanes of the widest type that the block handles, so that every value fills at most a register or two."""
     kinds = [facts.target.dtype, *(load.buffer.dtype for load in facts.loads)]
-    return max(1, min(target.lanes(kind) for kind in kinds))
+    return min(target.lanes(kind) for kind in kinds)
 
 
 def _flat_tail(facts: Facts) -> int:
@@ -256,7 +256,7 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
 
 def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
     """How many of a row's elements are reduced together: a third of the cache, less where threads would wait."""
-    most = max((target.cache_bytes[0] or 32 << 10) // 3 // facts.target.dtype.bytes, model.LEAST_STRETCH * lanes)
+    most = max(target.cache_bytes[0] // 3 // facts.target.dtype.bytes, model.LEAST_STRETCH * lanes)
     rows = facts.points // length
     parts = max(ceildiv(length, most), min(ceildiv(2 * target.cores, rows), length // (model.LEAST_STRETCH * lanes)), 1)
     return ceildiv(ceildiv(length, parts), lanes) * lanes
@@ -276,16 +276,12 @@ def _lane_loop(stage: Stage, facts: Facts) -> tuple[Var, int, list[Var]] | None:
 
 def best_lane_axis(facts: Facts) -> Axis | None:
     """The axis along which loads lie closest together, if any lies close enough."""
-    found: list[tuple[int, int, Axis]] = []
-    for position, axis in enumerate(facts.spatial):
-        if axis.kind != "spatial" or extent(axis) < 2:
-            continue
+    apart: dict[Axis, int] = {}
+    for axis in reversed(facts.spatial):  # of equals the innermost
         steps = [facts.step(load, axis.var) for load in facts.loads]
-        if any(step is None or abs(step) > 4 for step in steps):
-            continue
-        worst = max((abs(step or 0) for step in steps), default=0)
-        found.append((-worst if worst else -3, position, axis))
-    return max(found, key=lambda f: f[:2])[2] if found else None
+        if axis.kind == "spatial" and extent(axis) > 1 and all(step is not None and abs(step) <= 4 for step in steps):
+            apart[axis] = max((abs(step or 0) for step in steps), default=0) or 3
+    return min(apart, key=apart.__getitem__, default=None)
 
 
 def tile_transposed(stage: Stage, facts: Facts, loops: list[Var], target: Target) -> list[Var] | None:

@@ -129,4 +129,4 @@ def kept(cpu: str) -> tuple[tuple[str, float], ...]:
 
 def seconds(cycles: Any, target: Target) -> Any:
     """The time of so many cycles of one core, shared by all cores."""
-    return cycles / (core_of(target).gigahertz * 1e9 * max(target.cores, 1))
+    return cycles / (core_of(target).gigahertz * 1e9 * target.cores)

@@ -124,7 +124,7 @@ def _point_of_vectors(sizes: Sizes, target: Target, lanes: int, is_open: bool = 
 
 def _depth(sizes: Sizes, target: Target) -> int:
     """Keys of a block of the second product: all, where the values of a head stay in the second-level cache."""
-    room = (target.cache_bytes[1] or 256 << 10) // 16
+    room = target.cache_bytes[1] // 16
     row, keys = 4 * sizes.value_size, int(sizes.keys)
     if row * keys <= 4 * room:
         return keys
@@ -138,14 +138,14 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
     Keys and values that come from behind the second-level cache are read once for a block: fewer would wait for them.
     """
     least, most = model.ATTENTION_BLOCK
-    fit = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), least, rows)
+    fit = max(target.cache_bytes[0] // 2 // (8 * sizes.keys), least, rows)
     blocks = ceildiv(sizes.queries, min(fit, most))
     return _up(ceildiv(sizes.queries, blocks), rows)
 
 
 def _by_heads(sizes: Sizes, target: Target) -> int:
     """Whether threads take whole heads: each packs its keys just before it uses them."""
-    count, cores = sizes.batch * sizes.heads, max(target.cores, 1)
+    count, cores = sizes.batch * sizes.heads, target.cores
     return int(count / (ceildiv(count, cores) * cores) > model.LEAST_HEADS_BUSY)
 
 
@@ -154,7 +154,7 @@ def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
     queries, keys, value_size = _padded_to_vectors(sizes, point, lanes)
     rows, across, along = point["rows"], point["key_vectors"], point["value_vectors"]
     first = queries // rows * (keys // lanes // across) * sizes.size * _step_cycles(rows, across, 0)
-    near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= (target.cache_bytes[0] or 32 << 10)
+    near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= target.cache_bytes[0]
     moved = 0 if near else 4 * lanes * along
     second = queries // rows * (value_size // lanes // along) * int(sizes.keys) * _step_cycles(rows, along, moved)
     return float(first + second + queries * keys / lanes * model.SCORE_CYCLES)
@@ -170,7 +170,7 @@ def _open_cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> floa
     far = 4 * sizes.value_size / rows / model.ATTENTION_BYTES  # where the values of a panel leave the nearest cache
     total = 0.0
     for n in model.OPEN_LENGTHS:
-        is_far = 4 * (n + point["block"]) * lanes * along > (target.cache_bytes[0] or 32 << 10)
+        is_far = 4 * (n + point["block"]) * lanes * along > target.cache_bytes[0]
         total += (score + far * is_far) * (n + rows / 2) * (n + across * lanes / 2) / n**2
     return total
 

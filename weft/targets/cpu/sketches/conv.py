@@ -77,7 +77,7 @@ def match(unit: Unit) -> Sketch | None:
     blocks = 1 if shape.depthwise else nest.length(shape.block)
     is_divided = shape.together < blocks  # then the blocks of a tile are of one group
     # A block of narrow channels is several vectors of sums.
-    several = ceildiv(extent(shape.lane), max(1, unit.target.lanes(unit.facts.target.dtype)))
+    several = ceildiv(extent(shape.lane), unit.target.lanes(unit.facts.target.dtype))
     registers = max(unit.target.vector_registers, 8) // several
     if registers < 3:
         return None
@@ -475,7 +475,7 @@ def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     length = _steps_of_parts(shape, point)
     if unit.is_open(shape.row):
         length = min(model.open_sizes(length))
-    cores, cache = max(1, unit.target.cores), unit.target.cache_bytes[1]
+    cores, cache = unit.target.cores, unit.target.cache_bytes[1]
     parts = cores * model.PARTS_OF_ROWS
     if cores == 1 and core_of(unit.target).weights_ahead:
         near = 2 * load_bytes(shape.weight) <= cache  # else each part is another pass over far weights

@@ -305,7 +305,7 @@ class _Nest:
         parts: list[Var] = []
         if self.by_rows and rows:
             length = ceildiv(nest.length(shape.row), self.high)
-            part = max(1, ceildiv(length, max(1, self.unit.target.cores) * model.PARTS_OF_ROWS))
+            part = max(1, ceildiv(length, self.unit.target.cores * model.PARTS_OF_ROWS))
             if part < length:
                 po, pi = final.split(rows[0], factor=part)
                 parts, rows = [po], [pi]

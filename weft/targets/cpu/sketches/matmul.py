@@ -109,7 +109,7 @@ def _applied(
 
 def _columns_of_tiles(product: Product, target: Target, width: int) -> int:
     """Columns of a block: more than the tiles of one step where the left operand does not stay in the cache."""
-    l2 = target.cache_bytes[1] or 256 << 10
+    l2 = target.cache_bytes[1]
     bytes_left, bytes_right = (product.k * load.buffer.dtype.bytes for load in (product.left, product.right))
     if product.m * bytes_left <= l2 // 2:
         return width
@@ -143,7 +143,7 @@ def _in_vectors(unit: Unit, product: Product, kernel: MicroKernel) -> Sketch | N
         return None
     if not all(product.has_whole(load, product.depth) for load in (product.left, product.right)):
         return None
-    cores, l2 = unit.target.cores, unit.target.cache_bytes[1] or 256 << 10
+    cores, l2 = unit.target.cores, unit.target.cache_bytes[1]
     if kernel.rows > 1:
         rows, vectors = _tile_of_squares(product, unit.target, kernel)
     else:
@@ -279,7 +279,7 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     """The analytic choice of the knobs."""
     m, n, k, lanes = product.m, product.n, product.k, kernel.lanes
     cores = target.cores if m * n * k * product.count >= model.LEAST_PARALLEL_WORK else 1
-    l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
+    l1, l2 = target.cache_bytes[0], target.cache_bytes[1]
     size = product.facts.target.dtype.bytes
     far = packed and _is_far(product, target)
     most = turned_vectors(target, size * lanes * k, k % model.CHAIN_PARTS == 0) if far else None
@@ -335,7 +335,7 @@ def plan_skipping(product: Product, target: Target, kernel: MicroKernel) -> Plan
 def _is_far(product: Product, target: Target) -> bool:
     """Whether the right operand comes from the third-level cache, or from memory, as it is used."""
     bytes_of_all = product.facts.target.dtype.bytes * product.n * product.k
-    return bytes_of_all > (target.cache_bytes[1] or 256 << 10) // 2
+    return bytes_of_all > target.cache_bytes[1] // 2
 
 
 def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
@@ -343,7 +343,7 @@ def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
     to step: a core finds again in its cache all that it read last but for a panel, so a panel is a small part of it.
     Sums that are not made in parts need some vectors to hide the latency of a multiply-add.
     """
-    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else model.CHAIN_PARTS)
+    return max(target.cache_bytes[1] // 8 // column_bytes, 1 if in_parts else model.CHAIN_PARTS)
 
 
 def register_tile(
@@ -577,7 +577,7 @@ class _Nest:
 
     def packs_each(self) -> bool:
         """Whether operands are packed with each product of a batch, by the thread that uses them; or all before."""
-        product, cores = self.product, max(self.unit.target.cores, 1)
+        product, cores = self.product, self.unit.target.cores
         if self.kernel.tiles is not None:
             return product.count >= 4 * cores or (product.count > 1 and product.count % cores == 0)
         changes = bool(self.right) and product.right.buffer not in self.unit.constants

@@ -64,7 +64,7 @@ def schedule_step(s: Schedule, product: Product, target: Target, constants: Coll
     k, micro = nest.multiply(stage, kernel, around, [step_loop(stage, product.depth.var)], inner, tile)
     steps = step_loop(stage, product.facts.spatial[0].var)
     if not kernel.dot:
-        ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (size * width), 8)
+        ahead = max(target.cache_bytes[0] // 4 // (size * width), 8)
         for copy in copies:
             stage.prefetch(nest.result_of(copy), k, ahead)
         if _starts_from_zeros(s, product, stage, steps):

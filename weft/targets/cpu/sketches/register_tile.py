@@ -83,7 +83,7 @@ def match(unit: Unit) -> Sketch | None:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
-        lines = model.lines_of(unit.target) * columns["lanes"] / max(unit.target.lanes(unit.facts.target.dtype), 1)
+        lines = model.lines_of(unit.target) * columns["lanes"] / unit.target.lanes(unit.facts.target.dtype)
         slower = model.UNBLOCKED if plan.packed is not None else tests * (1 + model.UNPACKED * lines)
         computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan, columns["rows"])
         again = _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
@@ -106,7 +106,7 @@ def match_grouped(unit: Unit) -> Sketch | None:
     if len(found) != 1:
         return None
     weight, size = unit.facts.loads[groups[found[0]].index(1)], max(groups[found[0]])
-    lanes = max(unit.target.lanes(unit.facts.target.dtype), 1)
+    lanes = unit.target.lanes(unit.facts.target.dtype)
     whole = math.gcd(size, lanes) >= model.LEAST_SIDE and (size > lanes or lanes % size == 0)
     if weight.buffer not in unit.constants or not whole:
         return None
@@ -154,8 +154,8 @@ def _choices(
     """
     across, down, registers = extent(plan.lane), nest.length(plan.row), max(target.vector_registers, 8)
     whole, cut = plan.packed is not None and not plan.padded, plan.packed is not None or not _masks(facts, target)
-    lanes = _lane_counts(max(target.lanes(facts.target.dtype), 1), across, whole)
-    share = ceildiv(ceildiv(across, lanes[0]), max(target.cores, 1))
+    lanes = _lane_counts(target.lanes(facts.target.dtype), across, whole)
+    share = ceildiv(ceildiv(across, lanes[0]), target.cores)
     most = min(6, ceildiv(across, lanes[-1])) if down > 1 else min(registers * 3 // 8, share)
     knobs = {
         "lanes": tuple(lanes), "vectors": tuple(range(1, most + 1)), "rows": tuple(range(1, min(down, registers) + 1)),
@@ -252,13 +252,11 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     """The tile for a product; None where no axis can lie along lanes."""
     choices = []
     for position, axis in enumerate(facts.spatial):
-        if extent(axis) < 2 or axis.kind != "spatial":
-            continue
-        found = _operand(facts, axis, constants)
+        found = _operand(facts, axis, constants) if extent(axis) > 1 and axis.kind == "spatial" else None
         if found is None:
             continue
         packed, dim, rank = found
-        lanes = max(target.lanes(facts.target.dtype), 1)
+        lanes = target.lanes(facts.target.dtype)
         padded = packed is not None and packed.indices[dim] is axis.var
         even = extent(axis) % lanes == 0 or (
             packed is not None and _filled(extent(axis), lanes, padded) >= model.MOSTLY_FILLED
@@ -298,20 +296,17 @@ def _packable_dimension(facts: Facts, load: Load, axis: Axis) -> int | None:
 
 def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
     """The axis to unroll: one along which the lanes' operand stays the same; the innermost that is long enough."""
-    best: tuple[int, int] | None = None
-    for position, axis in enumerate(facts.spatial):
+    read = (load for load in facts.loads if facts.step(load, lane.var) != 0)
+    same = packed if packed is not None else next(read, None)
+    best: tuple[int, Axis | None] = (0, None)
+    for axis in facts.spatial:
         if axis is lane or extent(axis) < 2 or axis.kind != "spatial":
             continue
-        steps = [(load, facts.step(load, axis.var)) for load in facts.loads]
-        lane_loads = [load for load in facts.loads if facts.step(load, lane.var) != 0]
-        same = packed if packed is not None else next((x for x in lane_loads), None)
-        reuse = same is not None and any(load is same and step == 0 for load, step in steps)
-        if packed is not None and not reuse:
-            continue
+        reuse = same is not None and facts.step(same, axis.var) == 0
         score = (2 if reuse else 1) * min(extent(axis), 8)
-        if best is None or score >= best[0]:
-            best = (score, position)
-    return None if best is None else facts.spatial[best[1]]
+        if (reuse or packed is None) and score >= best[0]:
+            best = (score, axis)
+    return best[1]
 
 
 def _lane_counts(full: int, across: int, whole: bool) -> list[int]:

@@ -171,29 +171,28 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
 
 def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest."""
-    cache = target.cache_bytes[1] or 256 << 10
     if sizes.strips:
-        return _strips_point(sizes, target, lanes, cache)
-    point = _by_tiles(sizes, target, lanes, cache)
+        return _strips_point(sizes, target, lanes)
+    point, cache = _by_tiles(sizes, target, lanes), target.cache_bytes[1]
     far = 2 * sizes.weight_bytes > cache
     point["fetch"] = model.WINOGRAD_FETCH if far and point["vectors"] <= model.MOST_FETCHED else 0
-    cores, blocks = max(target.cores, 1), sizes.batch * sizes.tall // point["tile_rows"]
+    cores, blocks = target.cores, sizes.batch * sizes.tall // point["tile_rows"]
     by_tiles = sizes.weight_bytes * (blocks if far else 1)
     whole, panels = sizes.block_bytes(sizes.tall, sizes.inputs), sizes.outputs // (point["vectors"] * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
     if cores == 1 or (by_tiles <= 1.2 * by_channels and model.even_share(blocks, cores) > 0.8):
         return point
-    by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
+    by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes)
     shared = sizes.outputs // (vectors * lanes * panels)
     if shared < 2 * cores and model.even_share(shared, cores) < model.EVEN:
-        by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
+        by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
         "fetch": model.WINOGRAD_FETCH if far else 0,
     }  # fmt: skip
 
 
-def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+def _by_tiles(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The blocks of tile rows and the register tile that take the fewest cycles where threads share the tiles, a panel
     of channels out at a time; all of them where V does not stay in the cache, which is read once then."""
     total, registers = sizes.outputs // lanes, target.vector_registers
@@ -209,7 +208,7 @@ def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str,
         return held | ((rows == 1) & (vectors == 1))
 
     found = cheapest(knobs, lambda columns: _block_cycles(sizes, target, lanes, columns), legal)[0]
-    stays = 2 * sizes.block_bytes(found["tile_rows"], sizes.inputs) <= cache
+    stays = 2 * sizes.block_bytes(found["tile_rows"], sizes.inputs) <= target.cache_bytes[1]
     return {"threads_by_channels": 0, "panels": 1 if stays else total // found["vectors"], **found}
 
 
@@ -236,10 +235,10 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str
     return model.overlapped(computing, streaming) * blocks / model.even_share(sizes.batch * blocks, target.cores)
 
 
-def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+def _strips_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The same for images in strips: by tiles or by channels, whichever takes fewer cycles in images around the typical
     one. Threads share channels evenly, whatever the size; stretches of tiles only where there are many."""
-    cores, total = max(target.cores, 1), sizes.outputs // lanes
+    cores, cache, total = target.cores, target.cache_bytes[1], sizes.outputs // lanes
     widths = [n for n in range(1, model.MOST_FETCHED + 1) if total % n == 0]
     even = [n for n in widths if total // n % cores == 0] or widths
     taken = sizes.batch * sizes.strips * sizes.long * sizes.block_bytes(1, sizes.inputs)
@@ -253,7 +252,7 @@ def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
     passes = sizes.strips * ceildiv(sizes.long, stretch) if at_once > 1 else 1
     share, moved = model.even_share(panels // at_once, cores), (1 + cores) * taken  # one writes a part, each reads all
     point = {"threads_by_channels": 1, "stretch": stretch, "rows": rows, "vectors": vectors, "panels": at_once}
-    found = [(_strips_cycles(sizes, target, lanes, point, passes, cache, moved) / share, point)]
+    found = [(_strips_cycles(sizes, target, lanes, point, passes, moved) / share, point)]
     columns = model.open_sizes(sizes.long)
     for stretch in model.WINOGRAD_STRETCHES:
         rows, vectors = _open_tile(sizes, target, lanes, widths, stretch * sizes.deep)
@@ -266,7 +265,7 @@ def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
             share = sum(columns) / (cores * sum(min(n * stretch, c) for n, c in zip(rounds, columns)))
         passes = sizes.strips * ceildiv(sizes.long, stretch)
         point = {"threads_by_channels": 0, "stretch": stretch, "rows": rows, "vectors": vectors, "panels": 1}
-        found.append((_strips_cycles(sizes, target, lanes, point, passes, cache, 0) / share, point))
+        found.append((_strips_cycles(sizes, target, lanes, point, passes, 0) / share, point))
     return {**min(found, key=lambda one: one[0])[1], "fetch": model.WINOGRAD_FETCH}
 
 
@@ -294,27 +293,25 @@ def _open_tile(sizes: Sizes, target: Target, lanes: int, widths: Sequence[int], 
     return found["rows"], found["vectors"]
 
 
-def _strips_cycles(
-    sizes: Sizes, target: Target, lanes: int, point: Point, passes: int, cache: int, moved: int
-) -> float:
+def _strips_cycles(sizes: Sizes, target: Target, lanes: int, point: Point, passes: int, moved: int) -> float:
     """Cycles of the cores for the products of an image in strips, with so many passes over the weights, and so many
     bytes of V moved, by a phase that writes and one that reads them."""
     images, core = sizes.batch * sizes.strips, core_of(target)
     computing = sizes.size * images * _tile_cycles(sizes, target, lanes, point["rows"], point["vectors"])
     weights, streaming = sizes.weight_bytes * sizes.batch * passes, 0.0
-    if sizes.weight_bytes > model.WEIGHT_SHARE * cache:  # they are fetched ahead
+    if sizes.weight_bytes > model.WEIGHT_SHARE * target.cache_bytes[1]:  # they are fetched ahead
         computing = max(computing, weights / core.third_level)
     else:
         streaming = weights / core.second_level
     return float(model.overlapped(computing, streaming) + moved / model.STREAM_BYTES)
 
 
-def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
+def _by_channels(sizes: Sizes, target: Target, lanes: int) -> tuple[int, int, int, int]:
     """Tile rows, register tile and panels of a block where threads share the output channels evenly.
 
     A V that does not stay in the cache is read once for a block: then a thread has one block.
     """
-    cores = max(target.cores, 1)
+    cores, cache = target.cores, target.cache_bytes[1]
     rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
     while vectors > 1 and (sizes.outputs % (vectors * lanes) or sizes.outputs // (vectors * lanes) % cores):
         vectors -= 1
@@ -326,13 +323,13 @@ def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[
     return ceildiv(sizes.tall, min(parts, sizes.tall)), rows, vectors, panels
 
 
-def _by_both(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int]:
+def _by_both(sizes: Sizes, target: Target, lanes: int) -> tuple[int, int, int]:
     """Tile rows and register tile where threads share blocks of channels and of tile rows: too few channels for all."""
-    best, cores = (-1.0, 0, 1, 1), max(target.cores, 1)
+    best, cores = (-1.0, 0, 1, 1), target.cores
     for parts in range(1, sizes.tall + 1):
         tile_rows = ceildiv(sizes.tall, parts)
         for vectors in (n for n in range(1, 5) if sizes.outputs % (n * lanes) == 0):
-            if parts > 1 and sizes.block_bytes(tile_rows, vectors * lanes) > cache // 4:
+            if parts > 1 and sizes.block_bytes(tile_rows, vectors * lanes) > target.cache_bytes[1] // 4:
                 continue
             tiles = tile_rows * sizes.wide
             rows = max(range(1, max(1, min(tiles, (target.vector_registers - 1) // vectors - 1)) + 1),
