@@ -28,7 +28,7 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.regions import conjuncts
-from weft.loop.tree import blocks_in
+from weft.loop.tree import writers
 from weft.schedule.facts import Facts, extent, facts_of, sole_reader
 from weft.schedule.schedule import Schedule
 
@@ -218,7 +218,7 @@ def producers_of_epilogue(s: Schedule, reader: Facts) -> list[tuple[Facts, dict[
     for region in reader.block.reads:
         if region.buffer in s.func.buffers or sole_reader(s.func, region.buffer) is None:
             continue
-        makers = [b for b in blocks_in(s.func.body) if any(w.buffer is region.buffer for w in b.writes)]
+        makers = writers(s.func.body, region.buffer)
         maker = facts_of(makers[0]) if len(makers) == 1 else None
         if maker is None or not maker.is_reduction or any(int_value(size) != 1 for size in region.extents):
             continue
