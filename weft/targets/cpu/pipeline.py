@@ -4,12 +4,9 @@ own instructions, which a schedule can use by tensorize: importing this module d
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.core.knobs import knobs
 from weft.expr.nodes import FloorMod, int_value
 from weft.loop.ir import Func
 from weft.loop.passes.check_bounds import check_bounds, check_regions
@@ -34,10 +31,8 @@ from weft.loop.passes.unroll import unroll
 from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
 from weft.loop.visit import walk_exprs
-from weft.targets.base import Target
+from weft.targets.base import Target, run_passes
 from weft.targets.cpu import amx, bits, dot
-
-logger = logging.getLogger("weft.lower")
 
 
 def prefetch(func: Func) -> Func:
@@ -81,20 +76,7 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
 
 def lower(func: Func, target: Target) -> Func:
     """The program as the code generator takes it."""
-    taken: list[tuple[float, str]] = []
-    is_verified = knobs.verify
-    for run in PASSES:
-        start = time.thread_time()
-        func = run(func)
-        taken.append((time.thread_time() - start, run.__name__))
-        if is_verified:
-            from weft.loop.verifier import verify
-
-            verify(func)
-    if logger.isEnabledFor(logging.DEBUG):
-        most = ", ".join(f"{name} {seconds:.3f}" for seconds, name in sorted(taken, reverse=True)[:5])
-        logger.debug("%s: %.3f s in passes: %s", func.name, sum(seconds for seconds, _ in taken), most)
-    return func
+    return run_passes(func, PASSES)
 
 
 def intrinsics(target: Target) -> Mapping[str, Any]:
