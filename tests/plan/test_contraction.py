@@ -10,10 +10,14 @@ from weft import te
 from weft.plan.contraction import (
     Contraction,
     contraction_of,
+    group_of,
     is_sum_of_products,
     load_bytes,
     producers_of_epilogue,
     same_points,
+    start_along,
+    taps_along,
+    uses,
 )
 from weft.schedule.facts import Facts, block_named, facts_of
 
@@ -27,6 +31,23 @@ def found(out: Any) -> Contraction:
     contraction = contraction_of(facts(out))
     assert contraction is not None
     return contraction
+
+
+def both(one: Contraction) -> tuple[Any, ...]:
+    return tuple(axis for axis in one.facts.spatial if all(uses(load, axis) for load in one.operands))
+
+
+def kinds(one: Contraction) -> tuple[str, ...]:
+    return tuple(buffer.dtype.name for buffer in (*(load.buffer for load in one.operands), one.facts.target))
+
+
+def along(one: Contraction, operand: Any, axis: Any) -> tuple[Any, ...]:
+    return tuple(taps_along(one.facts, operand, axis))
+
+
+def dimension(one: Contraction, operand: Any, axis: Any) -> int | None:
+    place = start_along(one.facts, operand, axis)
+    return None if place is None else place[0]
 
 
 def product(m: int, n: int, k: int, batch: tuple[int, ...] = (), shared: bool = False, turned: bool = False) -> Any:
@@ -48,12 +69,12 @@ def test_a_matrix_product(turned: bool) -> None:
     a, b = one.operands
     row, column = one.facts.spatial
     assert (a.buffer.name, b.buffer.name) == ("A", "B") and one.other(a) is b and one.other(b) is a
-    assert one.only(a) == (row,) and one.only(b) == (column,) and one.both == () and one.is_plain
-    assert one.dimension(a, row) == 0 and one.dimension(b, column) == (0 if turned else 1)
-    assert one.dimension(a, column) is None
-    assert one.along(a, row) == one.along(b, column) == ()
-    assert one.group(a, column) == 12, "all columns meet the same row"
-    assert one.kinds == ("float32",) * 3 and load_bytes(a) == 8 * 16 * 4
+    assert one.only(a) == (row,) and one.only(b) == (column,) and both(one) == () and not one.facts.is_ordered
+    assert dimension(one, a, row) == 0 and dimension(one, b, column) == (0 if turned else 1)
+    assert dimension(one, a, column) is None
+    assert along(one, a, row) == along(one, b, column) == ()
+    assert group_of(a, column) == 12, "all columns meet the same row"
+    assert kinds(one) == ("float32",) * 3 and load_bytes(a) == 8 * 16 * 4
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -61,7 +82,7 @@ def test_a_batch_of_products(shared: bool) -> None:
     one = found(product(8, 12, 16, batch=(3, 2), shared=shared))
     a, b = one.operands
     *lead, row, column = one.facts.spatial
-    assert one.both == (() if shared else tuple(lead))
+    assert both(one) == (() if shared else tuple(lead))
     assert one.only(a) == ((*lead, row) if shared else (row,)) and one.only(b) == (column,)
 
 
@@ -84,9 +105,9 @@ def test_a_convolution() -> None:
     x, w = one.operands
     n, feature, row, pixel = one.facts.spatial
     channel, down, across = one.facts.reduce
-    assert one.only(x) == (n, row, pixel) and one.only(w) == (feature,) and one.both == ()
-    assert one.along(x, row) == (down,) and one.along(x, pixel) == (across,) and one.along(x, n) == ()
-    assert one.group(x, feature) == 8 and one.dimension(x, pixel) == 3
+    assert one.only(x) == (n, row, pixel) and one.only(w) == (feature,) and both(one) == ()
+    assert along(one, x, row) == (down,) and along(one, x, pixel) == (across,) and along(one, x, n) == ()
+    assert group_of(x, feature) == 8 and dimension(one, x, pixel) == 3
     assert one.weights([w.buffer]) == (x, w), "what changes, and what never does"
     assert one.weights([]) is None and one.weights([x.buffer, w.buffer]) is None
 
@@ -96,16 +117,16 @@ def test_groups_of_channels(groups: int) -> None:
     one = found(convolution(groups, features=16))
     x, w = one.operands
     feature = one.facts.spatial[1]
-    assert one.both == (feature,) and one.only(w) == ()
-    assert one.group(x, feature) == 16 // groups
+    assert both(one) == (feature,) and one.only(w) == ()
+    assert group_of(x, feature) == 16 // groups
 
 
 def test_a_depthwise_convolution() -> None:
     one = found(convolution(depthwise=True))
     x, w = one.operands
     n, channel, row, pixel = one.facts.spatial
-    assert one.both == (channel,) and one.only(x) == (n, row, pixel) and one.only(w) == ()
-    assert one.group(x, channel) == 1
+    assert both(one) == (channel,) and one.only(x) == (n, row, pixel) and one.only(w) == ()
+    assert group_of(x, channel) == 1
 
 
 def test_a_convolution_in_blocks_of_channels() -> None:
@@ -121,17 +142,17 @@ def test_a_convolution_in_blocks_of_channels() -> None:
     one = found(te.compute((1, 3, 8, 10, lanes), element, name="Y"))
     image, weight = one.operands
     n, block, row, pixel, lane = one.facts.spatial
-    assert one.only(image) == (n, row, pixel) and one.only(weight) == (block, lane) and one.both == ()
-    assert one.along(image, row) == one.facts.reduce[1:2]
-    assert one.dimension(weight, lane) == 0 and one.dimension(weight, block) is None
+    assert one.only(image) == (n, row, pixel) and one.only(weight) == (block, lane) and both(one) == ()
+    assert along(one, image, row) == one.facts.reduce[1:2]
+    assert dimension(one, weight, lane) == 0 and dimension(one, weight, block) is None
 
 
 def test_a_window_that_moves_by_an_expression_has_no_dimension_of_its_own() -> None:
     x, w = te.placeholder((21,), name="X"), te.placeholder((5,), name="W")
     k = te.reduce_axis(5, "k")
     one = found(te.compute((9,), lambda i: te.sum(x[2 * i + k.var] * w[k.var], axis=k), name="Y"))
-    assert one.dimension(one.operands[0], one.facts.spatial[0]) is None, "its start moves too"
-    assert one.along(one.operands[0], one.facts.spatial[0]) == one.facts.reduce
+    assert dimension(one, one.operands[0], one.facts.spatial[0]) is None, "its start moves too"
+    assert along(one, one.operands[0], one.facts.spatial[0]) == one.facts.reduce
 
 
 def in_parts(low_at: Any = lambda k, j: (k, j)) -> Any:
@@ -152,7 +173,7 @@ def test_whole_numbers_in_two_parts() -> None:
     a, high = one.operands
     low = one.low_part(high)
     assert (a.buffer.name, high.buffer.name) == ("A", "high") and low is not None and low.buffer.name == "low"
-    assert one.low_part(a) is None and one.kinds == ("float32", "int16", "float32")
+    assert one.low_part(a) is None and kinds(one) == ("float32", "int16", "float32")
     assert contraction_of(facts(in_parts(lambda k, j: (j, k)))) is None, "the lower part lies elsewhere"
 
 
@@ -164,7 +185,7 @@ def test_operands_may_be_converted_and_scaled() -> None:
         return te.sum(a[i, k.var].astype("float32") * te.const(0.5, "float32") * b[k.var, j].astype("float32"), axis=k)
 
     one = found(te.compute((8, 8), element, name="C"))
-    assert one.kinds == ("float16", "float16", "float32")
+    assert kinds(one) == ("float16", "float16", "float32")
 
 
 def not_products() -> dict[str, Any]:
@@ -203,7 +224,7 @@ def test_a_step_of_a_recurrence_is_not_plain() -> None:
     update = te.compute((5, 8), lambda t, i: part[t, i] + x[t, i], name="update")
     s = te.create_schedule(te.scan(first, update, state).op)
     one = contraction_of(facts_of(block_named(s, "part")))
-    assert one is not None and not one.is_plain
+    assert one is not None and one.facts.is_ordered
 
 
 # ----------------------------------------------------------------------------------------------------------- epilogues

@@ -8,11 +8,11 @@ import weft
 from weft import te
 from weft.core.errors import WeftError
 from weft.loop.interpreter import interpret
-from weft.targets.cpu import amx, intrinsics
+from weft.targets.cpu import amx, pipeline
 from weft.targets.registry import find_target
 
 NATIVE = find_target("native")
-assert intrinsics.intrinsics  # importing it declares what tensorize finds
+assert pipeline.intrinsics  # importing it declares what tensorize finds
 needs_amx = pytest.mark.skipif(not amx.available(NATIVE), reason="this machine has no AMX, or does not permit it")
 needs_vnni = pytest.mark.skipif("avx512vnni" not in NATIVE.features, reason="this machine has no AVX-512 VNNI")
 needs_dotprod = pytest.mark.skipif("dotprod" not in NATIVE.features, reason="this machine has no Arm dot product")

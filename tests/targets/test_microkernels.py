@@ -14,9 +14,8 @@ from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
 from weft.plan.planner import unit_of
 from weft.schedule.intrinsic import INTRINSICS
-from weft.targets.cpu.families import default_schedule
+from weft.targets.cpu.families import CONTRACTIONS, default_schedule
 from weft.targets.cpu.microkernels import MicroKernel, dots, fma, squares, tiles
-from weft.targets.cpu.sketches import CONTRACTIONS
 from weft.targets.registry import find_target
 
 SAPPHIRE_RAPIDS = find_target("x86_64-unknown-linux-gnu,cpu=sapphirerapids,cores=2")

@@ -659,5 +659,5 @@ def test_strips_of_an_open_image_have_the_tiles_that_they_read(monkeypatch, heig
         x = numbers(1, 16, height, 40, seed=1)
         np.testing.assert_allclose(module(x), interpret_graph(graph, [x])[0], rtol=0, atol=1e-4)
     (node,) = [n for n in module.specializations[0].graph.nodes if n.op == NAME]
-    assert found[-1].in_strips and found[-1].is_across
+    assert found[-1].strips and found[-1].is_across
     assert [found[-1].tall, 0] == list(node.attributes["strip"])

@@ -28,7 +28,7 @@ from weft.expr.structural import structural_equal
 from weft.expr.visit import free_vars, uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.regions import conjuncts
-from weft.loop.tree import blocks_in
+from weft.loop.tree import writers
 from weft.schedule.facts import Facts, extent, facts_of, sole_reader
 from weft.schedule.schedule import Schedule
 
@@ -49,6 +49,21 @@ def load_bytes(load: Load) -> int:
     return math.prod(int_value(size) or 1 for size in load.buffer.shape) * int(load.buffer.dtype.bytes)
 
 
+def dimensions(load: Load, *axes: Axis) -> list[int]:
+    """The dimensions of what a load reads that some axes index."""
+    used = {axis.var for axis in axes}
+    return [d for d, index in enumerate(load.indices) if uses_any(index, used)]
+
+
+def start_along(facts: Facts, load: Load, axis: Axis) -> tuple[int, Expr] | None:
+    """The one dimension of what a load reads that an axis indexes by itself, and where it starts there."""
+    using = dimensions(load, axis)
+    if len(using) != 1:
+        return None
+    start = simplify(sub(load.indices[using[0]], axis.var), facts.ranges)
+    return None if uses_any(start, {axis.var}) else (using[0], start)
+
+
 @dataclass(frozen=True)
 class Contraction:
     """A sum of products: its block's facts, and the two operands, each read by one load."""
@@ -65,49 +80,15 @@ class Contraction:
         other = self.other(operand)
         return tuple(axis for axis in self.facts.spatial if uses(operand, axis) and not uses(other, axis))
 
-    @property
-    def both(self) -> tuple[Axis, ...]:
-        """The spatial axes along which both operands move: products with operands of their own, or groups."""
-        return tuple(axis for axis in self.facts.spatial if all(uses(load, axis) for load in self.operands))
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether every axis runs in any order: no step of a recurrence."""
-        return all(axis.kind == "spatial" for axis in self.facts.spatial)
-
-    @property
-    def kinds(self) -> tuple[str, str, str]:
-        """The element types of the operands, and of the sums."""
-        a, b = self.operands
-        return a.buffer.dtype.name, b.buffer.dtype.name, self.facts.target.dtype.name
-
     def weights(self, constants: Collection[Buffer]) -> tuple[Load, Load] | None:
         """The operand that changes, and the one that never does; None where that is not one each."""
         fixed = [load for load in self.operands if load.buffer in constants]
-        if len(fixed) != 1 or self.operands[0].buffer is self.operands[1].buffer:
-            return None
-        return self.other(fixed[0]), fixed[0]
-
-    def along(self, operand: Load, axis: Axis) -> tuple[Axis, ...]:
-        """The reduction axes that share an index of an operand with an axis: the window that moves along it."""
-        return tuple(taps_along(self.facts, operand, axis))
-
-    def group(self, operand: Load, axis: Axis) -> int | None:
-        """How many neighbours along an axis meet the same elements of an operand: `group_of`."""
-        return group_of(operand, axis)
-
-    def dimension(self, operand: Load, axis: Axis) -> int | None:
-        """The one dimension of an operand that an axis indexes: by itself, or after a start that does not use it."""
-        using = [d for d, index in enumerate(operand.indices) if uses_any(index, {axis.var})]
-        if len(using) != 1:
-            return None
-        start = simplify(sub(operand.indices[using[0]], axis.var), self.facts.ranges)
-        return None if uses_any(start, {axis.var}) else using[0]
+        return (self.other(fixed[0]), fixed[0]) if len(fixed) == 1 else None
 
     def low_part(self, operand: Load) -> Load | None:
         """Where an operand is the upper part of whole numbers: the load of the lower part, at the same place."""
-        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and e.buffer is not self.facts.target)
-        return next((e for e in others if operand.buffer.dtype.is_integer and _same_place(operand, e)), None)
+        others = (e for e in self.facts.loads if e.buffer is not operand.buffer and _same_place(operand, e))
+        return next(others, None) if operand.buffer.dtype.is_integer else None
 
 
 def group_of(load: Load, axis: Axis) -> int | None:
@@ -221,13 +202,23 @@ def same_points(maker: Facts, reader: Facts, indices: list[Expr]) -> Mapping[Var
     return mapping if walked == set(mapping.values()) else None
 
 
+def attention_order(final: Facts, sums: str) -> list[int] | None:
+    """The positions of batch, head, query and element among the axes of the block that divides an attention's sums."""
+    variables = [axis.var for axis in final.block.axes]
+    places = [list(load.indices) for load in final.loads if load.buffer.name == sums]
+    if final.is_reduction or not places or any(place != places[0] for place in places):
+        return None
+    found = [variables.index(i) for i in places[0] if isinstance(i, Var) and i in variables]
+    return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
+
+
 def producers_of_epilogue(s: Schedule, reader: Facts) -> list[tuple[Facts, dict[Var, Var]]]:
     """The reductions whose results a block takes, each at the block's own element and by it alone; largest first."""
     found: list[tuple[Facts, dict[Var, Var]]] = []
     for region in reader.block.reads:
         if region.buffer in s.func.buffers or sole_reader(s.func, region.buffer) is None:
             continue
-        makers = [b for b in blocks_in(s.func.body) if any(w.buffer is region.buffer for w in b.writes)]
+        makers = writers(s.func.body, region.buffer)
         maker = facts_of(makers[0]) if len(makers) == 1 else None
         if maker is None or not maker.is_reduction or any(int_value(size) != 1 for size in region.extents):
             continue

@@ -32,7 +32,7 @@ def tiled(unit: Unit) -> Sketch | None:
     facts = unit.facts
     if not facts.is_reduction or facts.is_ordered or not facts.spatial or not facts.reduce:
         return None
-    lanes = max(int(unit.target.lanes(facts.target.dtype)), 1)
+    lanes = int(unit.target.lanes(facts.target.dtype))
     rows = extent(facts.spatial[-2]) if len(facts.spatial) > 1 else 1
     across, deep = extent(facts.spatial[-1]), extent(facts.reduce[-1])
     knobs = {
@@ -60,16 +60,11 @@ def tiled(unit: Unit) -> Sketch | None:
 
 
 def _apply(unit: Unit, point: Point) -> None:
+    """The loops of a block in two levels of tiles; what makes its operand a tile at a time is computed there."""
     s, final = unit.schedule, unit.schedule[unit.name]
     inner: Stage | None = s[unit.facts.block.name] if unit.epilogue is not None else None
     if point["cache"]:
         inner = s.cache_write(final.name, "local")
-    _tile(final, inner, point)
-    unit.done.update({unit.facts.block.name, final.name, *(() if inner is None else (inner.name,))})
-
-
-def _tile(final: Stage, inner: Stage | None, point: Point) -> None:
-    """The loops of a block in two levels of tiles; what makes its operand a tile at a time is computed there."""
     spatial = list(final.axis)
     outers, blocks, tiles = list(spatial[:-2]), [], []
     knobs = [("rows", "row_block"), ("columns", "column_block")]
@@ -79,31 +74,27 @@ def _tile(final: Stage, inner: Stage | None, point: Point) -> None:
         outers.append(far)
         blocks.append(near)
         tiles.append(small)
-    reduced = list(final.reduce_axis)
-    if inner is None:
-        final.reorder(*outers, *blocks, *_deep(final, reduced, point), *tiles)
-    else:
-        final.reorder(*outers, *blocks, *tiles)
+    final.reorder(*outers, *blocks, *_deep(final, point), *tiles)
+    if inner is not None:
         inner.compute_at(final, blocks[-1])
         own = list(inner.axis)
-        inner.reorder(*own[:-2], *_deep(inner, list(inner.reduce_axis), point), *own[-2:])
+        inner.reorder(*own[:-2], *_deep(inner, point), *own[-2:])
         _finish(inner, own[-2:], point)
     _finish(final, tiles, point)
-    if len(outers) > 1:
-        final.parallel(final.fuse(*outers))
-    elif outers:
-        final.parallel(outers[0])
+    final.parallel(final.fuse(*outers) if len(outers) > 1 else outers[0])
+    unit.done.update({unit.facts.block.name, final.name, *(() if inner is None else (inner.name,))})
 
 
-def _deep(stage: Stage, reduced: list[Any], point: Point) -> list[Any]:
-    if not reduced or point["depth"] <= 1:
-        return reduced
-    around, together = stage.split(reduced[-1], factor=point["depth"])
-    return [*reduced[:-1], around, together]
+def _deep(stage: Stage, point: Point) -> list[Any]:
+    """The loops of the reduction, of the innermost some iterations together."""
+    reduced = list(stage.reduce_axis)
+    if reduced and point["depth"] > 1:
+        reduced[-1:] = stage.split(reduced[-1], factor=point["depth"])
+    return reduced
 
 
 def _finish(stage: Stage, tile: list[Any], point: Point) -> None:
-    if tile and point["columns"] > 1:
+    if point["columns"] > 1:
         stage.vectorize(tile[-1])
     if point["unroll"] and len(tile) > 1:
         stage.unroll(tile[0])

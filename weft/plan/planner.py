@@ -59,9 +59,10 @@ class Unit:
         """The contraction that the block is, where its operands are two loads."""
         return contraction_of(self.facts)
 
-    def is_open(self, axis: Axis) -> bool:
+    def is_open(self, axis: Axis | None) -> bool:
         """Whether how long an axis is stays open; what it typically is stands in its place."""
-        return axis.var.name in self.schedule.func.annotations.get(OPEN, {}).get(self.facts.block.name, ())
+        named = self.schedule.func.annotations.get(OPEN, {}).get(self.facts.block.name, ())
+        return axis is not None and axis.var.name in named
 
     @property
     def name(self) -> str:
@@ -113,10 +114,8 @@ class Families:
 def analytic(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
     """The legal points of all sketches by what the target's facts say that they cost."""
 
-    def offers(sketch: Sketch) -> Iterator[Choice]:
-        return ((sketch, point, cost) for point, cost in sketch.ranked())
-
-    return heapq.merge(*map(offers, sketches), key=operator.itemgetter(2))
+    offers = ([(sketch, point, cost) for point, cost in sketch.ranked()] for sketch in sketches)
+    return heapq.merge(*offers, key=operator.itemgetter(2))
 
 
 def choose(unit: Unit, matches: Sequence[Match], pick: Pick) -> bool:

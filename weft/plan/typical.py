@@ -85,10 +85,11 @@ class _Replay:
     def run(self, trace: Trace) -> None:
         """All steps, and whole tiles at the edges."""
         for at, step in enumerate(trace.steps):
-            arguments = {key: self.named(value) for key, value in step.arguments.items()}
+            arguments, later = {key: self.named(value) for key, value in step.arguments.items()}, trace.steps[at + 1 :]
+            made_parallel = {s.arguments["loop"] for s in later if s.primitive == "parallel"}
             if step.primitive == "split":
-                arguments["factors"] = self.factors(arguments, step, trace.steps[at + 1 :])
-            if step.primitive == "fuse" and self.for_threads(step, trace.steps[at + 1 :]):
+                arguments["factors"] = self.factors(arguments, step, later)
+            if step.primitive == "fuse" and step.results[0] in made_parallel:
                 kept = self.together(arguments["loops"])
                 if len(kept) == 1:
                     self.renamed[step.results[0]] = kept[0]
@@ -118,11 +119,6 @@ class _Replay:
             if int(evaluate(substitute(extent, self.numbers), {})) <= factors[1]:
                 return [1, None]
         return factors
-
-    @staticmethod
-    def for_threads(step: Step, later: Sequence[Step]) -> bool:
-        """Whether a loop is made to be divided among threads."""
-        return any(s.primitive == "parallel" and step.results[0] in s.arguments.values() for s in later)
 
     def together(self, loops: Sequence[str]) -> list[str]:
         """The first of some loops that can be one, up to the next that was cut; where those are surely fewer rounds

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from weft.core import log
 from weft.core.errors import ArgumentError, TargetError
+from weft.core.knobs import knobs
 
 if TYPE_CHECKING:
     from weft.codegen.c.program import DeviceProgram
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from weft.schedule.schedule import Schedule
     from weft.targets.peaks import Peaks
 
-logger = logging.getLogger("weft.targets")
+logger, passes_logger = logging.getLogger("weft.targets"), logging.getLogger("weft.lower")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,24 @@ def _imported(path: str, *arguments: Any) -> Any:
 def plain_scopes(*names: str) -> dict[str, Scope]:
     """Scopes that are ordinary memory."""
     return {name: Scope(name) for name in names}
+
+
+def run_passes(func: Func, passes: Iterable[Callable[[Func], Func]]) -> Func:
+    """A program through passes, in order: what a target's `lower` is made of. The log says which took long."""
+    taken: list[tuple[float, str]] = []
+    is_verified = knobs.verify
+    for run in passes:
+        start = time.thread_time()
+        func = run(func)
+        taken.append((time.thread_time() - start, run.__name__))
+        if is_verified:
+            from weft.loop.verifier import verify
+
+            verify(func)
+    if passes_logger.isEnabledFor(logging.DEBUG):
+        most = ", ".join(f"{name} {seconds:.3f}" for seconds, name in sorted(taken, reverse=True)[:5])
+        passes_logger.debug("%s: %.3f s in passes: %s", func.name, sum(seconds for seconds, _ in taken), most)
+    return func
 
 
 @dataclass(frozen=True, slots=True)

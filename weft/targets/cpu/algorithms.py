@@ -139,7 +139,7 @@ def multiplies_signed(target: Target) -> bool:
 
 def waits_for_weights(target: Target) -> Callable[[int, int], bool]:
     """What `narrow_weights` asks: few rows, and a weight from behind the second-level cache."""
-    cache = target.cache_bytes[1] or 256 << 10
+    cache = target.cache_bytes[1]
     return lambda rows, size: rows <= model.MOST_WAITING_ROWS and size > cache // 2
 
 

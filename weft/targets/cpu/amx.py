@@ -64,16 +64,15 @@ def _bytes(c: Context, address: Expr, stride: Expr) -> str:
     return c.emit(f"mul i64 {c.value(stride)}, {address.buffer.dtype.bytes}")
 
 
-def _load(c: Context, e: Call) -> str:
-    source, target, stride = e.args[:3]
-    arguments = [_tile(c, target), f"ptr {c.pointer(source)}", f"i64 {_bytes(c, source, stride)}"]
-    return c.call("void", "llvm.x86.tileloadd64", arguments) or "0"
+def _move(instruction: str, tile: int) -> Callable[[Context, Call], str]:
+    """Between rows in memory and a tile, the source (0) or the target (1)."""
 
+    def emit(c: Context, e: Call) -> str:
+        memory, stride = e.args[1 - tile], e.args[2]
+        arguments = [_tile(c, e.args[tile]), f"ptr {c.pointer(memory)}", f"i64 {_bytes(c, memory, stride)}"]
+        return c.call("void", f"llvm.x86.{instruction}", arguments) or "0"
 
-def _store(c: Context, e: Call) -> str:
-    source, target, stride = e.args[:3]
-    arguments = [_tile(c, source), f"ptr {c.pointer(target)}", f"i64 {_bytes(c, target, stride)}"]
-    return c.call("void", "llvm.x86.tilestored64", arguments) or "0"
+    return emit
 
 
 def _dot(instruction: str) -> Callable[[Context, Call], str]:
@@ -114,8 +113,8 @@ def _configure(c: Context, e: Call) -> str:
 
 EMITTERS: Mapping[str, Callable[[Context, Call], str]] = {
     "amx_zero": lambda c, e: c.call("void", "llvm.x86.tilezero", [_tile(c, e.args[0])]) or "0",
-    "amx_load": _load,
-    "amx_store": _store,
+    "amx_load": _move("tileloadd64", 1),
+    "amx_store": _move("tilestored64", 0),
     "amx_dot_bf16": _dot("tdpbf16ps"),
     "amx_dot_u8s8": _dot("tdpbusd"),
     "amx_dot_s8s8": _dot("tdpbssd"),

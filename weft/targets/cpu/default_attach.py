@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from weft.expr.nodes import Var
 from weft.plan.contraction import is_sum_of_products
 from weft.schedule.facts import block_named, facts_of, feeding, work_around
@@ -12,29 +10,17 @@ from weft.targets.base import Target
 from weft.targets.cpu.default_loops import schedule_elementwise, schedule_reduction
 
 
-def attach_producers(
-    s: Schedule,
-    name: str,
-    loops: list[Var],
-    target: Target,
-    done: set[str],
-    skip: Collection[str] = (),
-) -> None:
+def attach_producers(s: Schedule, name: str, loops: list[Var], target: Target, done: set[str]) -> None:
     """Computes the stages that feed a block inside its loops, where that computes nothing twice."""
-    if not loops:
-        return
     for other in feeding(s, name):
-        if other in done or other in skip:
-            continue
         facts = facts_of(block_named(s, other))
-        if is_sum_of_products(facts):
+        if other in done or is_sum_of_products(facts) or not _attach(s, other, name, loops):
             continue
-        if _attach(s, other, name, loops):
-            done.add(other)
-            if facts.is_reduction:
-                schedule_reduction(s[other], target)
-            else:
-                schedule_elementwise(s[other], target, outer=False)
+        done.add(other)
+        if facts.is_reduction:
+            schedule_reduction(s[other], target)
+        else:
+            schedule_elementwise(s[other], target, outer=False)
 
 
 def _attach(s: Schedule, other: str, name: str, loops: list[Var]) -> bool:

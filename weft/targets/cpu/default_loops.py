@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Sequence
+from itertools import accumulate
 
 from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
 from weft.expr.structural import structural_key
@@ -15,7 +17,6 @@ from weft.schedule.facts import Facts, cost, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_transpose import tile_transposed
 from weft.targets.cpu.facts import has_masks
 
 
@@ -29,17 +30,12 @@ def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -
     """Fuses the leading loops that are worth it and divides them among threads; gives the loop."""
     if work < model.LEAST_PARALLEL_WORK or not loops:
         return None
-    chosen: list[Var] = []
-    count = 1
-    for loop in loops:
-        chosen.append(loop)
-        count *= extent_of(stage, loop)
-        if count >= 8 * max(target.cores, 1):
-            break
-    if count < 2:
+    counts = list(accumulate((extent_of(stage, loop) for loop in loops), operator.mul))
+    enough = next((at for at, count in enumerate(counts) if count >= 8 * target.cores), len(loops) - 1)
+    if counts[enough] < 2:
         return None
     with stage.schedule.attempt("threads") as tried:
-        outer = stage.fuse(*chosen) if len(chosen) > 1 else chosen[0]
+        outer = stage.fuse(*loops[: enough + 1]) if enough else loops[0]
         stage.parallel(outer)
     return outer if tried else None
 
@@ -94,7 +90,7 @@ def _has_edges(stage: Stage, facts: Facts, target: Target) -> bool:
 def _lanes(facts: Facts, target: Target) -> int:
     """Lanes of the widest type that the block handles, so that every value fills at most a register or two."""
     kinds = [facts.target.dtype, *(load.buffer.dtype for load in facts.loads)]
-    return max(1, min(target.lanes(kind) for kind in kinds))
+    return min(target.lanes(kind) for kind in kinds)
 
 
 def _flat_tail(facts: Facts) -> int:
@@ -134,16 +130,12 @@ def schedule_reduction(stage: Stage, target: Target) -> None:
     facts = facts_of(stage.block)
     if not facts.reduce or len(stage.reduce_axis) != len(facts.reduce):
         return
-    lanes = _lanes(facts, target)
-    along = contiguous_reduction(facts)
-    attempts: list[Callable[[Stage, Facts, int, Target], bool]] = [_lanes_in_elements, _lanes_in_reduction]
-    if along:
-        attempts.reverse()
-    else:
-        attempts.insert(0, _row_after_row)
-    for attempt in attempts:
-        with stage.schedule.attempt(f"reduction {attempt.__name__.strip('_')}") as tried:
-            if not attempt(stage, facts, lanes, target):
+    lanes, ways = _lanes(facts, target), [_lanes_in_reduction, _lanes_in_elements]
+    if not contiguous_reduction(facts):
+        ways = [_row_after_row, _lanes_in_elements, _lanes_in_reduction]
+    for way in ways:
+        with stage.schedule.attempt(f"reduction {way.__name__.strip('_')}") as tried:
+            if not way(stage, facts, lanes, target):
                 tried.refuse("it does not have the form")
         if tried:
             return
@@ -264,7 +256,7 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
 
 def _stretch(length: int, lanes: int, facts: Facts, target: Target) -> int:
     """How many of a row's elements are reduced together: a third of the cache, less where threads would wait."""
-    most = max((target.cache_bytes[0] or 32 << 10) // 3 // facts.target.dtype.bytes, model.LEAST_STRETCH * lanes)
+    most = max(target.cache_bytes[0] // 3 // facts.target.dtype.bytes, model.LEAST_STRETCH * lanes)
     rows = facts.points // length
     parts = max(ceildiv(length, most), min(ceildiv(2 * target.cores, rows), length // (model.LEAST_STRETCH * lanes)), 1)
     return ceildiv(ceildiv(length, parts), lanes) * lanes
@@ -284,13 +276,64 @@ def _lane_loop(stage: Stage, facts: Facts) -> tuple[Var, int, list[Var]] | None:
 
 def best_lane_axis(facts: Facts) -> Axis | None:
     """The axis along which loads lie closest together, if any lies close enough."""
-    found: list[tuple[int, int, Axis]] = []
-    for position, axis in enumerate(facts.spatial):
-        if axis.kind != "spatial" or extent(axis) < 2:
-            continue
+    apart: dict[Axis, int] = {}
+    for axis in reversed(facts.spatial):  # of equals the innermost
         steps = [facts.step(load, axis.var) for load in facts.loads]
-        if any(step is None or abs(step) > 4 for step in steps):
-            continue
-        worst = max((abs(step or 0) for step in steps), default=0)
-        found.append((-worst if worst else -3, position, axis))
-    return max(found, key=lambda f: f[:2])[2] if found else None
+        if axis.kind == "spatial" and extent(axis) > 1 and all(step is not None and abs(step) <= 4 for step in steps):
+            apart[axis] = max((abs(step or 0) for step in steps), default=0) or 3
+    return min(apart, key=apart.__getitem__, default=None)
+
+
+def tile_transposed(stage: Stage, facts: Facts, loops: list[Var], target: Target) -> list[Var] | None:
+    """Tiles a block whose result lies along another axis than what it reads, a square of elements at a time; gives the
+    loops around the squares, None (nothing changed) for any other block.
+
+        out[.., l, p] = f(in[.., p, l])        lanes along l, where neighbours are read together; a row for each p
+
+    The rows are unrolled, so that their stores, each strided, stand side by side: `transpose_stores` turns the square
+    in registers and stores whole rows. Every cache line is then read once and written once.
+    """
+    found = _axes_of_squares(facts, target)
+    if found is None or len(facts.loads) > model.MOST_LOADS:
+        return None
+    lane, place = found
+    lanes = _side(extent(lane), target.lanes(facts.target.dtype))
+    rows = min(lanes, extent(place))
+    at = {axis.var: loop for axis, loop in zip(facts.spatial, loops)}
+    lane_outer, lane_inner = stage.split(at[lane.var], factor=lanes)
+    place_outer, place_inner = stage.split(at[place.var], factor=rows)
+    others = [loop for axis, loop in zip(facts.spatial, loops) if axis is not lane and axis is not place]
+    around = [*others, lane_outer, place_outer]
+    stage.reorder(*around, place_inner, lane_inner)
+    stage.unroll(place_inner)
+    stage.vectorize(lane_inner)
+    return around
+
+
+def _axes_of_squares(facts: Facts, target: Target) -> tuple[Axis, Axis] | None:
+    """The axis of the lanes, along which everything is read side by side, and the one along which it is stored so."""
+    store = facts.store
+    kind = facts.target.dtype
+    if store is None or kind.is_bool or kind.bits not in (32, 64) or target.lanes(kind) < model.LEAST_SIDE:
+        return None
+    places = [axis for axis in facts.spatial if facts.store_step(axis.var) == 1 and extent(axis) >= model.LEAST_SIDE]
+    if len(places) != 1 or all(abs(facts.step(load, places[0].var) or 0) <= model.LEAST_STEP for load in facts.loads):
+        return None
+    lanes = [
+        axis
+        for axis in facts.spatial
+        if axis is not places[0]
+        and extent(axis) >= model.LEAST_SIDE
+        and {1} <= {facts.step(load, axis.var) for load in facts.loads} <= {0, 1}
+        and (facts.store_step(axis.var) or 0) >= extent(places[0])
+    ]
+    return (max(lanes, key=extent), places[0]) if lanes else None
+
+
+def _side(length: int, lanes: int) -> int:
+    """The lanes of a square: all, or fewer where the axis is shorter or fewer divide it without much loss."""
+    while lanes > model.LEAST_SIDE and (
+        lanes > length or (length % lanes and length < 4 * lanes and length % (lanes // 2) == 0)
+    ):
+        lanes //= 2
+    return lanes

@@ -15,31 +15,65 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft import te
 from weft.codegen.llvm.context import Context
 from weft.core.dtypes import INT32
 from weft.expr.nodes import Call, int_value
+from weft.targets.base import Target
 
 GROUP, SQUARE = 4, 8
 """Bytes of the reduction in one lane, and in one row of a product of squares."""
 
 
-def _emit_dot(columns: int, instruction: str, right_first: bool = False) -> Callable[[Context, Call], str]:
-    wide, narrow = f"<{columns} x i32>", f"<{columns * 4} x i8>"
+class Dot(NamedTuple):
+    """A dot product: its name and that of the call that makes its sums 0, the columns, what it multiplies."""
+
+    name: str
+    zero: str
+    columns: int
+    left: str
+    right: str
+    features: str
+    """What a processor must have, with spaces between."""
+    instruction: str
+    right_first: bool = False
+    """Whether the instruction takes the right operand first."""
+    takes_lane: bool = False
+    """Whether the left operand may be a lane of a register: no broadcast is needed where that holds it."""
+
+    def runs_on(self, target: Target) -> bool:
+        """Whether a target has it."""
+        return target.features.issuperset(self.features.split())
+
+
+VNNI, HALF = "llvm.x86.avx512.vpdpbusd.512", "llvm.x86.avx512.vpdpbusd.256"
+SDOT, MIXED = "llvm.aarch64.neon.sdot.v4i32.v16i8", "llvm.aarch64.neon.usdot.v4i32.v16i8"
+DOTS = (
+    Dot("vnni_dot_u8s8", "vnni_zero", 16, "uint8", "int8", "avx512vnni", VNNI),
+    Dot("vnni_half_dot_u8s8", "vnni_half_zero", 8, "uint8", "int8", "avx512vnni avx512vl", HALF),
+    Dot("neon_dot_s8s8", "neon_zero", 4, "int8", "int8", "dotprod", SDOT, right_first=True, takes_lane=True),
+    Dot("neon_dot_u8s8", "neon_zero", 4, "uint8", "int8", "i8mm", MIXED),
+)
+"""The widest first."""
+DIGITS = (Dot("vnni_dot_s8u8", "vnni_zero", 16, "int8", "uint8", "avx512vnni", VNNI, right_first=True), DOTS[2])
+"""Of signed digits with codes."""
+STORE_SQUARE = "neon_store_square"
+
+
+def _emit_dot(one: Dot) -> Callable[[Context, Call], str]:
+    wide, narrow = f"<{one.columns} x i32>", f"<{one.columns * 4} x i8>"
 
     def emit(c: Context, e: Call) -> str:
         a, b, out = e.args
         group = c.emit(f"load i32, ptr {c.pointer(a)}, align 1")
-        left = c.emit(f"bitcast {wide} {c.broadcast('i32', group, columns)} to {narrow}")
+        left = c.emit(f"bitcast {wide} {c.broadcast('i32', group, one.columns)} to {narrow}")
         right = c.emit(f"load {narrow}, ptr {c.pointer(b)}, align 1")
         pointer = c.pointer(out)
         old = c.emit(f"load {wide}, ptr {pointer}, align 4")
-        operands = (
-            [f"{narrow} {right}", f"{narrow} {left}"] if right_first else [f"{narrow} {left}", f"{narrow} {right}"]
-        )
-        made = c.call(wide, instruction, [f"{wide} {old}", *operands])
+        operands = [f"{narrow} {operand}" for operand in ((right, left) if one.right_first else (left, right))]
+        made = c.call(wide, one.instruction, [f"{wide} {old}", *operands])
         c.line(f"store {wide} {made}, ptr {pointer}, align 4")
         return "0"
 
@@ -87,35 +121,27 @@ def _emit_store_square(c: Context, e: Call) -> str:
     return "0"
 
 
-X86: Mapping[str, Callable[[Context, Call], str]] = {
-    "vnni_dot_u8s8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512"),
-    "vnni_dot_s8u8": _emit_dot(16, "llvm.x86.avx512.vpdpbusd.512", right_first=True),
-    "vnni_zero": emit_zero(16),
-    "vnni_half_dot_u8s8": _emit_dot(8, "llvm.x86.avx512.vpdpbusd.256"),
-    "vnni_half_zero": emit_zero(8),
-}
-ARM: Mapping[str, Callable[[Context, Call], str]] = {
-    # The second operand can be a lane of a register: no broadcast is needed where that holds the bytes of A.
-    "neon_dot_s8s8": _emit_dot(4, "llvm.aarch64.neon.sdot.v4i32.v16i8", right_first=True),
-    "neon_zero": emit_zero(4),
-}
-ARM_MATRIX: Mapping[str, Callable[[Context, Call], str]] = {
-    "neon_dot_u8s8": _emit_dot(4, "llvm.aarch64.neon.usdot.v4i32.v16i8"),
-    "neon_square_u8s8": _emit_square("llvm.aarch64.neon.usmmla.v4i32.v16i8"),
-    "neon_square_s8s8": _emit_square("llvm.aarch64.neon.smmla.v4i32.v16i8"),
-    "neon_square_u8u8": _emit_square("llvm.aarch64.neon.ummla.v4i32.v16i8"),
-    "neon_store_square": _emit_store_square,
-    "neon_zero": emit_zero(4),
-}
+def emitters(target: Target) -> Mapping[str, Callable[[Context, Call], str]]:
+    """name -> emitter, for what the target has."""
+    found: dict[str, Callable[[Context, Call], str]] = {}
+    for one in (*DOTS, *DIGITS):
+        if one.runs_on(target):
+            found[one.name], found[one.zero] = _emit_dot(one), emit_zero(one.columns)
+    if "i8mm" in target.features:
+        kinds = (("u8s8", "usmmla"), ("s8s8", "smmla"), ("u8u8", "ummla"))
+        found |= {f"neon_square_{kind}": _emit_square(f"llvm.aarch64.neon.{name}.v4i32.v16i8") for kind, name in kinds}
+        found[STORE_SQUARE] = _emit_store_square
+    return found
 
 
-def _declare(name: str, zero: str, columns: int, left: str, right: str = "int8") -> None:
-    a = te.placeholder((4,), left, name="a")
-    b = te.placeholder((columns, 4), right, name="b")
+def _declare(one: Dot) -> None:
+    a = te.placeholder((4,), one.left, name="a")
+    b = te.placeholder((one.columns, 4), one.right, name="b")
     k = te.reduce_axis(4, name="k")
-    out = te.compute((columns,), lambda j: te.sum(a[k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out")
-
-    te.decl_tensor_intrin(out.op, summed(name, zero), name)
+    out = te.compute(
+        (one.columns,), lambda j: te.sum(a[k].astype("int32") * b[j, k].astype("int32"), axis=k), name="out"
+    )
+    te.decl_tensor_intrin(out.op, summed(one.name, one.zero), one.name)
 
 
 def summed(call: str, zero: str, step: int = 0, side: int = 0) -> Callable[[Any, Any], tuple[Any, Call, Call]]:
@@ -131,13 +157,8 @@ def summed(call: str, zero: str, step: int = 0, side: int = 0) -> Callable[[Any,
     return rule
 
 
-VNNI, VNNI_HALF, NEON, VNNI_DIGITS = "vnni_dot_u8s8", "vnni_half_dot_u8s8", "neon_dot_s8s8", "vnni_dot_s8u8"
-NEON_MIXED, STORE_SQUARE = "neon_dot_u8s8", "neon_store_square"
-_declare(VNNI, "vnni_zero", 16, "uint8")
-_declare(VNNI_HALF, "vnni_half_zero", 8, "uint8")
-_declare(VNNI_DIGITS, "vnni_zero", 16, "int8", "uint8")
-_declare(NEON, "neon_zero", 4, "int8")
-_declare(NEON_MIXED, "neon_zero", 4, "uint8")
+for _dot in dict.fromkeys((*DOTS, *DIGITS)):
+    _declare(_dot)
 
 SQUARES = {("uint8", "int8"): "u8s8", ("int8", "int8"): "s8s8", ("uint8", "uint8"): "u8u8"}
 """Operands of products of squares."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from weft.runtime.topology import text_of
 
 _KB, _MB = 1024, 1024 * 1024
 
@@ -91,10 +93,7 @@ _KERNEL_NAMES = {"asimddp": "dotprod", "asimdhp": "fullfp16", "bf16": "bf16", "i
 
 def host_features(listed: dict[str, bool]) -> frozenset[str]:
     """LLVM's list for this machine ("-name" for what it lacks), with what only the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = text_of(Path("/proc/cpuinfo")).splitlines()
     told = next((line.partition(":")[2].split() for line in lines if line.startswith("Features")), None)
     if "neon" in listed and told is not None:
         listed = {**listed, **{name: kernel in told for kernel, name in _KERNEL_NAMES.items()}}
@@ -107,34 +106,13 @@ def has_masks(features: frozenset[str], bits: int = 32) -> bool:
     return bool(wanted & features)
 
 
-def _cache_entry(folder: Path) -> tuple[int, int] | None:
-    try:
-        kind = (folder / "type").read_text().strip()
-        level = int((folder / "level").read_text())
-        text = (folder / "size").read_text().strip()
-    except (OSError, ValueError):
-        return None
-    if kind == "Instruction" or not text[:-1].isdigit():
-        return None
-    return level, int(text[:-1]) * {"K": _KB, "M": _MB, "G": 1024 * _MB}.get(
-        text[-1], 0
-    ) if not text.isdigit() else int(text)
-
-
 def host_caches(default: tuple[int, int, int]) -> tuple[int, int, int]:
     """Sizes of this machine's data caches; what cannot be found out is as in `default`."""
     found: dict[int, int] = {}
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        entry = _cache_entry(folder)
-        if entry is not None and entry[1] > 0:
-            found[entry[0]] = entry[1]
+        kind, level, size = (text_of(folder / name).strip() for name in ("type", "level", "size"))
+        parts = re.fullmatch(r"([1-9]\d*)([KMG]?)", size)
+        if parts is not None and level.isdigit() and kind != "Instruction":
+            found[int(level)] = int(parts[1]) * {"": 1, "K": _KB, "M": _MB, "G": 1024 * _MB}[parts[2]]
     first, second, third = (found.get(level, size if not found else 0) for level, size in zip((1, 2, 3), default))
     return first or default[0], second or default[1], third
-
-
-def host_cores() -> int:
-    """The processors this process may run on."""
-    try:
-        return max(1, len(os.sched_getaffinity(0)))
-    except AttributeError:
-        return os.cpu_count() or 1

@@ -16,28 +16,31 @@ from collections.abc import Collection
 from itertools import accumulate, takewhile
 
 from weft.expr.nodes import Buffer, Var, int_value
-from weft.expr.visit import uses_any
-from weft.loop.ir import For
-from weft.loop.tree import block_path, blocks_in, loops_on
+from weft.loop.tree import block_path, blocks_in, loops_on, reduction_loops
+from weft.ops.bits import STAGES as BITS
 from weft.plan.inline import Inlining
 from weft.plan.phases import split_phases
-from weft.plan.planner import Families, Unit, plan
+from weft.plan.planner import Families, Match, Unit
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import bits
 from weft.targets.cpu.default_attach import attach_producers
 from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
-from weft.targets.cpu.default_recurrence import run_along_memory
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
-from weft.targets.cpu.sketches import CONTRACTIONS, KEPT, WHOLE, nest
+from weft.targets.cpu.sketches import (
+    attention,
+    conv,
+    conv_narrow,
+    conv_rows,
+    few_bits,
+    matmul,
+    nest,
+    register_tile,
+    winograd,
+)
 from weft.targets.cpu.sketches.product import step_product
 from weft.targets.cpu.sketches.recurrent import schedule_step, step_loop
-
-
-def default_schedule(schedule: Schedule, target: Target, constants: Collection[Buffer] = ()) -> None:
-    """Schedules a program in place. `constants` are parameters that never change: copies of them may be made once."""
-    plan(schedule, target, FAMILIES, constants)
 
 
 def _first(schedule: Schedule, target: Target, done: set[str], constants: Collection[Buffer]) -> Collection[Buffer]:
@@ -45,7 +48,7 @@ def _first(schedule: Schedule, target: Target, done: set[str], constants: Collec
     split_phases(schedule)
     done |= bits.schedule_operator(schedule, target)
     for name in names_of(schedule):
-        if run_along_memory(schedule, name, target):
+        if _run_along_memory(schedule, name, target):
             done.add(name)
     return ()
 
@@ -69,48 +72,30 @@ def _rows(unit: Unit) -> bool:
     s, facts, target, done = unit.schedule, unit.facts, unit.target, unit.done
     name = facts.block.name
     stage = s[name]
-    spatial = list(stage.axis)
-    earlier = [n for n in feeding(s, name) if n not in done]
-    if facts.is_reduction:
-        total = facts.points * facts.depth
-        outer = spatial
-    else:
-        total = facts.points * max(1, len(facts.loads))
-        outer = spatial[:-1] if not _needs_all_rows(s, name, earlier) else spatial
-    if not earlier and not facts.is_reduction:
-        schedule_elementwise(stage, target)
-        return True
-    alone = {n: work_around(s, n) for n in earlier}
+    alone = {n: work_around(s, n) for n in feeding(s, name) if n not in done}
+    outer, total = list(stage.axis), facts.points * (facts.depth if facts.is_reduction else max(1, len(facts.loads)))
+    if not facts.is_reduction and not _needs_all_rows(facts, [facts_of(block_named(s, n)) for n in alone]):
+        outer = outer[:-1]
     # A loop that runs once would keep its stages, and the threads, together for nothing.
     counts = accumulate((extent_of(stage, loop) for loop in outer), operator.mul)
     candidates = [loop for loop, count in reversed(list(zip(outer, counts))) if count > 1]
     attach_producers(s, name, candidates, target, done)
-    if facts.is_reduction and not any(n in done for n in earlier) and _reduce_in_parts(s, name, target):
-        return True
-    if facts.is_reduction:
-        schedule_reduction(s[name], target)
-        parallelize(s[name], _leading_elements(s[name]), total, target)
-        return True
-    attached = any(len(loops_on(block_path(s.func, n, "schedule"))) > 0 and n in done for n in earlier)
-    if not attached:
-        schedule_elementwise(s[name], target)
-        return True
-    schedule_elementwise(s[name], target, outer=False)
-    inside = _outermost_with(s, name, earlier)
-    parallelize(s[name], inside, max([total, *(work for n, work in alone.items() if n in done)]), target)
+    attached = [work for n, work in alone.items() if n in done]
+    if not facts.is_reduction:
+        schedule_elementwise(stage, target, outer=not attached)
+        if attached:
+            parallelize(stage, _loops_with_others(stage), max(total, *attached), target)
+    elif attached or not _reduce_in_parts(s, name, target):
+        schedule_reduction(stage, target)
+        parallelize(stage, _leading_elements(stage), total, target)
     return True
 
 
 def _leading_elements(stage: Stage) -> list[Var]:
     """The loops around a stage before the first that reduces, or that became lanes."""
-    block = stage.block
-    reduced = [binding for axis, binding in zip(block.axes, block.bindings) if axis.kind == "reduce"]
-
-    def is_free(loop: For) -> bool:
-        return loop.kind == "serial" and not any(uses_any(binding, {loop.var}) for binding in reduced)
-
     path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
-    return [loop.var for loop in takewhile(is_free, path)]
+    reduced = reduction_loops(stage.block, path)
+    return [loop.var for loop in takewhile(lambda loop: loop.kind == "serial" and loop.var not in reduced, path)]
 
 
 def _reduce_in_parts(s: Schedule, name: str, target: Target) -> bool:
@@ -140,32 +125,21 @@ def _parts(length: int, fewest: int) -> int:
     return next((count for count in range(fewest, 8 * fewest) if length % count == 0), 0)
 
 
-def _outermost_with(s: Schedule, name: str, earlier: list[str]) -> list[Var]:
-    """The leading loops of a block down to the innermost in which another stage is computed."""
-    path = loops_on(block_path(s.func, name, "schedule"))
-    deepest = 0
-    for position, loop in enumerate(path):
-        if len(blocks_in(loop.body)) > 1:
-            deepest = position + 1
-    return [loop.var for loop in takewhile(lambda loop: loop.kind == "serial", path[:deepest])]
+def _loops_with_others(stage: Stage) -> list[Var]:
+    """The leading loops of a block in which another stage is computed too."""
+    path = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
+    return [s.var for s in takewhile(lambda loop: loop.kind == "serial" and len(blocks_in(loop.body)) > 1, path)]
 
 
-def _needs_all_rows(s: Schedule, name: str, earlier: list[str]) -> bool:
+def _needs_all_rows(facts: Facts, earlier: list[Facts]) -> bool:
     """Whether the stages before an elementwise block reduce, for each of its elements, everything it needs."""
-    facts = facts_of(block_named(s, name))
-    if not facts.spatial:
-        return False
-    last = facts.spatial[-1].var
-    for other in earlier:
-        maker = facts_of(block_named(s, other))
-        if not maker.is_reduction:
-            continue
+    for maker in earlier:
         loads = [load for load in facts.loads if load.buffer is maker.target]
-        if any(load.indices and load.indices[-1] is last for load in loads) and maker.depth >= 16:
-            # Where neighbours of the result stand side by side in what is reduced, lanes run along them instead.
-            inner = maker.spatial[-1].var if maker.spatial else None
-            if inner is None or not any(maker.step(load, inner) == 1 for load in maker.loads):
-                return True
+        along = facts.spatial and any(load.indices and load.indices[-1] is facts.spatial[-1].var for load in loads)
+        # Where neighbours of the result stand side by side in what is reduced, lanes run along them instead.
+        beside = maker.spatial and any(maker.step(load, maker.spatial[-1].var) == 1 for load in maker.loads)
+        if maker.is_reduction and maker.depth >= 16 and along and not beside:
+            return True
     return False
 
 
@@ -193,24 +167,60 @@ def _step_of_recurrence(unit: Unit) -> bool:
             return True
     if facts.is_reduction:
         schedule_reduction(s[name], target)
-    else:
-        _lanes_inside(s, facts, target)
+    elif facts.spatial[-1].kind == "spatial" and extent(facts.spatial[-1]) > 1:
+        with s.attempt("lanes of a step"):
+            last = step_loop(s[name], facts.spatial[-1].var)
+            nest.vectorize(s[name], last, target.lanes(facts.target.dtype), unrolled=False)
     return True
 
 
-def _lanes_inside(s: Schedule, facts: Facts, target: Target) -> None:
-    stage = s[facts.block.name]
-    if not facts.spatial or facts.spatial[-1].kind != "spatial":
-        return
-    if extent(facts.spatial[-1]) > 1:
-        with s.attempt("lanes of a step"):
-            last = step_loop(stage, facts.spatial[-1].var)
-            nest.vectorize(stage, last, target.lanes(facts.target.dtype), unrolled=False)
+def _run_along_memory(s: Schedule, name: str, target: Target) -> bool:
+    """Turns a recurrence whose steps stand side by side in memory, such as the running sums of rows, and the layout of
+    its states; False (nothing changed) for any other block.
+
+        for t: for i: total[t, i] = total[t - 1, i] + in[i, t]    ->    for i: for t: total[i, t] = total[i, t - 1] + …
+
+    Lanes along i would gather from as many rows; each row alone is one walk through memory, and what a step takes from
+    the one before it stays in a register. Threads divide the rows.
+    """
+    facts = facts_of(block_named(s, name))
+    found = _steps_axis(s, facts)
+    if found is None:
+        return False
+    with s.attempt("along memory") as tried:
+        nest.store_last(s[name], found)
+        steps, *rows = s[name].loops
+        s[name].reorder(*rows, steps)
+        parallelize(s[name], rows, facts.points, target)
+    return bool(tried)
 
 
+def _steps_axis(s: Schedule, facts: Facts) -> int | None:
+    """The dimension of the states that counts the steps, if the block is a recurrence that reads along them."""
+    ordered = [axis for axis in facts.block.axes if axis.kind == "ordered"]
+    if len(ordered) != 1 or facts.store is None or facts.reduce or facts.target in s.func.buffers:
+        return None
+    if len(facts.spatial) < 2 or len(facts.spatial) != len(s[facts.block.name].loops):
+        return None
+    step, last = ordered[0].var, facts.spatial[-1]
+    along = [facts.step(load, step) for load in facts.loads]
+    across = [facts.step(load, last.var) for load in facts.loads]
+    walks = any(one in (-1, 1) for one in along) and all(one in (-1, 0, 1) for one in along)
+    if not walks or all(one in (0, 1) for one in across) or extent(last) < 2 or facts.spatial[0].var is not step:
+        return None
+    found = [at for at, low in enumerate(facts.block.writes[0].mins) if low is step]
+    return found[0] if len(found) == 1 else None
+
+
+CONTRACTIONS: tuple[Match, ...] = (
+    matmul.match_tiles, matmul.match_squares, matmul.match_dots, matmul.match, conv_narrow.match_tiles,
+    conv_narrow.match_squares, conv_narrow.match_dots, conv.match, conv_rows.match_window, conv_rows.match,
+    register_tile.match, register_tile.match_grouped,
+)  # fmt: skip
 FAMILIES = Families(
-    inline=Inlining(KEPT, twice=6, readers=2),
-    whole=WHOLE,
+    # Stages of programs that a sketch takes as a whole are not inlined into their readers before it is asked.
+    inline=Inlining(attention.STAGES | few_bits.STAGES | BITS | winograd.STAGES, twice=6, readers=2),
+    whole=(winograd.match, attention.match_tiles, attention.match, few_bits.match),
     contractions=CONTRACTIONS,
     rest=(_step_of_recurrence, _rows),
     plain=_plain,
@@ -218,3 +228,4 @@ FAMILIES = Families(
     reads_once=_reads_rows_once,
 )
 """What a program for the CPU is scheduled with."""
+default_schedule = FAMILIES.schedule

@@ -108,13 +108,9 @@ CORES = {
 
 
 @functools.lru_cache(maxsize=64)
-def _core(cpu: str, measured: tuple[tuple[str, float], ...]) -> Core:
-    return replace(CORES.get(cpu, Core()), **dict(measured))  # type: ignore[arg-type]
-
-
 def core_of(target: Target) -> Core:
     """The facts about one core of a target."""
-    return _core(target.cpu, target.measured)
+    return replace(CORES.get(target.cpu, Core()), **dict(target.measured))  # type: ignore[arg-type]
 
 
 def kept(cpu: str) -> tuple[tuple[str, float], ...]:
@@ -131,6 +127,6 @@ def kept(cpu: str) -> tuple[tuple[str, float], ...]:
         return ()
 
 
-def seconds(cycles: Any, target: Target, parallel: bool = True) -> Any:
-    """The time of so many cycles of one core, shared by all cores where they can."""
-    return cycles / (core_of(target).gigahertz * 1e9 * (max(target.cores, 1) if parallel else 1))
+def seconds(cycles: Any, target: Target) -> Any:
+    """The time of so many cycles of one core, shared by all cores."""
+    return cycles / (core_of(target).gigahertz * 1e9 * target.cores)

@@ -19,9 +19,6 @@ from weft.core.dtypes import DType
 from weft.targets.base import Target
 from weft.targets.cpu import amx, dot
 
-BYTES = ("uint8", "int8", "int32")
-"""What a dot product of AVX-512 multiplies, and what its sums are; that of Arm takes two signed operands."""
-
 
 @dataclass(frozen=True)
 class MicroKernel:
@@ -88,21 +85,19 @@ def fma(dtype: DType, target: Target, columns: int) -> MicroKernel:
     return replace(VECTOR, lanes=min(target.lanes(dtype), 1 << (columns - 1).bit_length()))
 
 
-_DOTS = (
-    (BYTES, 16, frozenset({"avx512vnni"}), dot.VNNI),
-    (BYTES, 8, frozenset({"avx512vnni", "avx512vl"}), dot.VNNI_HALF),
-    (("int8", "int8", "int32"), 4, frozenset({"dotprod"}), dot.NEON),
-    (BYTES, 4, frozenset({"i8mm"}), dot.NEON_MIXED),
-)
-"""Dot products, the widest first: types of operands and sums, lanes, features that they need, the intrinsic."""
-
-
 def dots(kinds: tuple[str, str, str], target: Target, columns: int = 0) -> MicroKernel | None:
     """The dot product for operands and sums of these types whose lanes divide the columns; None where there is none."""
-    for known, lanes, features, intrinsic in _DOTS:
-        if known == kinds and features <= target.features and columns % lanes == 0:
-            return MicroKernel("dot", 1, lanes, dot.GROUP, dot.GROUP, intrinsic)
-    return None
+    fits = (one for one in dot.DOTS if (one.left, one.right, "int32") == kinds and columns % one.columns == 0)
+    return next((_of_dot(one) for one in fits if one.runs_on(target)), None)
+
+
+def digit_dots(target: Target) -> tuple[str, MicroKernel] | None:
+    """The type of codes that signed digits are multiplied with, and the dot product; None where there is none."""
+    return next(((one.right, _of_dot(one)) for one in dot.DIGITS if one.runs_on(target)), None)
+
+
+def _of_dot(one: dot.Dot) -> MicroKernel:
+    return MicroKernel("dot", 1, one.columns, dot.GROUP, dot.GROUP, one.name, one.takes_lane)
 
 
 def squares(kinds: tuple[str, str, str], target: Target, step: int = 1) -> MicroKernel | None:
@@ -111,22 +106,6 @@ def squares(kinds: tuple[str, str, str], target: Target, step: int = 1) -> Micro
     if "i8mm" not in target.features or wide != "int32" or (left, right) not in dot.SQUARES:
         return None
     return MicroKernel("square", 2, 2, dot.SQUARE, dot.SQUARE, dot.square(left, right, step), store=dot.STORE_SQUARE)
-
-
-_DIGITS = (
-    ("uint8", 16, frozenset({"avx512vnni"}), dot.VNNI_DIGITS, False),
-    ("int8", 4, frozenset({"dotprod"}), dot.NEON, True),
-)
-"""Dot products of signed digits with codes: the codes' type, lanes, features, the intrinsic, and whether digits may be
-a lane of a register."""
-
-
-def digit_dots(target: Target) -> tuple[str, MicroKernel] | None:
-    """The type of codes that signed digits are multiplied with, and the dot product; None where there is none."""
-    for kind, lanes, features, intrinsic, takes_lane in _DIGITS:
-        if features <= target.features:
-            return kind, MicroKernel("dot", 1, lanes, dot.GROUP, dot.GROUP, intrinsic, takes_lane)
-    return None
 
 
 def tiles(

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from weft.codegen.llvm.child import host_triple
 from weft.core.errors import TargetError, did_you_mean
-from weft.targets.base import MatrixFacts, Scope, Target, plain_scopes
+from weft.runtime.topology import usable_processors
+from weft.targets.base import MatrixFacts, Scope, Target
 from weft.targets.cpu import facts
 from weft.targets.cpu.machine import kept
 from weft.targets.cpu.processors import PROCESSORS, features_of, unknown_features
@@ -37,17 +38,14 @@ def _fail(text: str, reason: str) -> TargetError:
 
 def parse(text: str) -> Target | None:
     """The target that a text stands for; None when it does not speak of a CPU."""
-    if text == "c":
-        return _plain()
+    if text == "c":  # what C says of every machine; its code for this one runs here
+        return replace(_by_triple(text, host_triple()), vector_bytes=0, has_fma=False, cores=1, is_host=True)
     head, *rest = (part.strip() for part in text.split(","))
-    options = _options(text, rest) if head in ("native", "cpu") or facts.architecture(head) else {}
-    if head in ("native", "cpu"):
-        base = native()
-    elif facts.architecture(head):
-        base = _by_triple(text, head)
-    else:
+    is_here = head in ("native", "cpu")
+    if not is_here and facts.architecture(head) is None:
         return None
-    return _apply(text, base, options)
+    options = _options(text, rest)
+    return _apply(text, native() if is_here else _by_triple(text, head), options)
 
 
 def _options(text: str, parts: list[str]) -> dict[str, str]:
@@ -88,9 +86,10 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
             raise _fail(text, f"cores is {options['cores']!r}, not a number from 1 up")
         cores = int(options["cores"])
     width, registers = facts.vectors(arch, features)
+    tiles = {TILES.name: TILES} if "amx-tile" in features else {}
     return replace(
         base, name=text, cpu=cpu, features=features, cores=cores, vector_bytes=width, vector_registers=registers,
-        has_fma=facts.fused(arch, features), scopes=_scopes(features), is_host=_runs_here(base.triple, features),
+        has_fma=facts.fused(arch, features), scopes={**base.scopes, **tiles}, is_host=_runs_here(base.triple, features),
         matrix=_matrix(features), narrow_products=frozenset({"bfloat16"} if "amx-tile" in features else ()),
         precisions=frozenset({"bf16", "fp16"} if facts.halves(arch, features) else {"bf16"}),
     )  # fmt: skip
@@ -98,15 +97,7 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
 
 def _runs_here(triple: str, features: frozenset[str]) -> bool:
     """Whether this machine has the triple, and lacks none of the features."""
-    if triple != host_triple() or facts.architecture(triple) is None:
-        return False
-    return not any(f"-{feature}" in native().features for feature in features)
-
-
-def _scopes(features: frozenset[str]) -> dict[str, Scope]:
-    """Ordinary memory, and the tile registers where there are any."""
-    tiles = {TILES.name: TILES} if "amx-tile" in features else {}
-    return {**plain_scopes("global", "local", "shared"), **tiles}
+    return triple == host_triple() and not any(f"-{feature}" in native().features for feature in features)
 
 
 def _matrix(features: frozenset[str]) -> MatrixFacts | None:
@@ -163,10 +154,13 @@ def _cpu_features(text: str, triple: str, arch: str, cpu: str) -> frozenset[str]
 
 
 def _by_triple(text: str, triple: str) -> Target:
+    """The least machine of an architecture."""
     if len(triple.split("-")) < 3:
         raise _fail(text, "a triple has three or four parts, such as x86_64-unknown-linux-gnu")
     arch = facts.architecture(triple)
-    assert arch is not None
+    if arch is None:
+        others = ", ".join(facts.ARCHITECTURES)
+        raise TargetError(f"this machine ({triple}) is not one that Weft compiles for: {others}")
     known = facts.ARCHITECTURES[arch]
     return Target(
         kind="cpu", name=text, triple=triple, cpu=known.cpu, features=known.features, vector_bytes=known.vector_bytes,
@@ -175,30 +169,13 @@ def _by_triple(text: str, triple: str) -> Target:
     )  # fmt: skip
 
 
-def _plain() -> Target:
-    """What C says of every machine; its code for this one runs here."""
-    least = _by_triple("c", host_triple())
-    return replace(least, vector_bytes=0, has_fma=False, cores=1, is_host=True)
-
-
 @functools.lru_cache(maxsize=1)
 def native() -> Target:
-    """This machine."""
+    """This machine; what its features add is said where its text is read."""
     import llvmlite.binding as llvm
 
-    triple = host_triple()
-    arch = facts.architecture(triple)
-    if arch is None:
-        raise TargetError(
-            f"this machine ({triple}) is not one that Weft compiles for: {', '.join(facts.ARCHITECTURES)}"
-        )
-    known = facts.ARCHITECTURES[arch]
-    features = facts.host_features(dict(llvm.get_host_cpu_features())) or known.features
-    width, registers = facts.vectors(arch, features)
-    cpu = str(llvm.get_host_cpu_name())
-    return Target(
-        kind="cpu", name="native", triple=triple, cpu=cpu, features=features, measured=kept(cpu),
-        vector_bytes=width, vector_registers=registers, cache_bytes=facts.host_caches(known.cache_bytes),
-        cores=facts.host_cores(), has_fma=facts.fused(arch, features), pointer_bytes=known.pointer_bytes,
-        blocks_channels=True, is_host=True,
-    )  # fmt: skip
+    least = _by_triple("native", host_triple())
+    features = facts.host_features(dict(llvm.get_host_cpu_features())) or least.features
+    cpu, caches = str(llvm.get_host_cpu_name()), facts.host_caches(least.cache_bytes)
+    cores = len(usable_processors())
+    return replace(least, cpu=cpu, features=features, measured=kept(cpu), cache_bytes=caches, cores=cores, is_host=True)

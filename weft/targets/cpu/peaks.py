@@ -8,10 +8,9 @@ machine_peaks(target, threads=1)    the three, measured once and then read from 
 from __future__ import annotations
 
 import ctypes
-import platform
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -22,6 +21,7 @@ from weft.targets.base import Target
 from weft.targets.cpu import amx
 from weft.targets.cpu.machine import core_of
 from weft.targets.peaks import Peaks
+from weft.targets.registry import find_target
 
 _LLVM_FLOATS = {"float16": ("half", 2), "float32": ("float", 4), "float64": ("double", 8)}
 UNROLL = 4
@@ -30,18 +30,14 @@ UNROLL = 4
 # ---------------------------------------------------------------------------------------------------- multiply-adds
 
 
-def vector_bytes(features: Mapping[str, bool] | None = None) -> int:
+def vector_bytes() -> int:
     """The width of this processor's vector registers."""
-    found = llvm.get_host_cpu_features() if features is None else features
-    if found.get("avx512f"):
-        return 64
-    return 32 if found.get("avx") else 16
+    return max(find_target("native").vector_bytes, 16)
 
 
 def accumulators() -> int:
     """Independent sums: enough to hide the latency of a multiply-add on every port, few enough to stay in registers."""
-    few_registers = platform.machine().lower() in ("x86_64", "amd64") and vector_bytes() < 64
-    return 12 if few_registers else 24
+    return 12 if find_target("native").vector_registers < 32 else 24
 
 
 def fma_ir(dtype: str, count: int | None = None) -> str:

@@ -1,12 +1,12 @@
-"""The passes of a CPU target, in order: from a scheduled program to what the LLVM code generator takes."""
+"""The passes of a CPU target, in order: from a scheduled program to what the LLVM code generator takes; and the CPU's
+own instructions, which a schedule can use by tensorize: importing this module declares them.
+"""
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from weft.core.knobs import knobs
 from weft.expr.nodes import FloorMod, int_value
 from weft.loop.ir import Func
 from weft.loop.passes.check_bounds import check_bounds, check_regions
@@ -31,15 +31,13 @@ from weft.loop.passes.unroll import unroll
 from weft.loop.passes.unswitch import unswitch
 from weft.loop.passes.vectorize import vectorize
 from weft.loop.visit import walk_exprs
-from weft.targets.base import Target
-from weft.targets.cpu.amx import ROW_LOADS, configure_tiles
-
-logger = logging.getLogger("weft.lower")
+from weft.targets.base import Target, run_passes
+from weft.targets.cpu import amx, bits, dot
 
 
 def prefetch(func: Func) -> Func:
     """`insert_prefetch`, for what loads of tiles read too."""
-    return insert_prefetch(func, ROW_LOADS)
+    return insert_prefetch(func, amx.ROW_LOADS)
 
 
 def join_quotients(func: Func) -> Func:
@@ -72,23 +70,16 @@ PASSES: tuple[Callable[[Func], Func], ...] = (
     reuse_storage,
     interleave_stores,
     transpose_stores,
-    configure_tiles,
+    amx.configure_tiles,
 )
 
 
 def lower(func: Func, target: Target) -> Func:
     """The program as the code generator takes it."""
-    taken: list[tuple[float, str]] = []
-    is_verified = knobs.verify
-    for run in PASSES:
-        start = time.thread_time()
-        func = run(func)
-        taken.append((time.thread_time() - start, run.__name__))
-        if is_verified:
-            from weft.loop.verifier import verify
+    return run_passes(func, PASSES)
 
-            verify(func)
-    if logger.isEnabledFor(logging.DEBUG):
-        most = ", ".join(f"{name} {seconds:.3f}" for seconds, name in sorted(taken, reverse=True)[:5])
-        logger.debug("%s: %.3f s in passes: %s", func.name, sum(seconds for seconds, _ in taken), most)
-    return func
+
+def intrinsics(target: Target) -> Mapping[str, Any]:
+    """name -> emitter, for what the target has."""
+    tiles = amx.EMITTERS if amx.available(target) else {}
+    return {**bits.emitters(target), **dot.emitters(target), **tiles}

@@ -24,6 +24,7 @@ from weft.expr.nodes import Var
 from weft.loop.ir import Block
 from weft.loop.tree import readers
 from weft.ops import attention_fused as fused
+from weft.plan.contraction import attention_order
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of
@@ -345,12 +346,7 @@ def add_up(s: Schedule, target: Target, threads: tuple[int, int] | None = None) 
 
 def positions(final: Block, sums: str = fused.MIXED) -> list[int]:
     """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
-    facts = facts_of(final)
-    variables = [axis.var for axis in final.axes]
-    loads = [load for load in facts.loads if load.buffer.name == sums]
-    if facts.is_reduction or not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
-        raise ScheduleError("attention", final.name, "it does not take the sums at one place")
-    found = [variables.index(i) for i in loads[0].indices if isinstance(i, Var) and i in variables]
-    if sorted(found) != list(range(len(variables))) or len(found) != 4:
-        raise ScheduleError("attention", final.name, "its axes are not those of the result")
+    found = attention_order(facts_of(final), sums)
+    if found is None:
+        raise ScheduleError("attention", final.name, "it does not take the sums at one place, or along its own axes")
     return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from weft.core.knobs import knobs
 from weft.loop.ir import Func
 from weft.loop.passes.bind_independent import bind_independent
 from weft.loop.passes.check_bounds import check_bounds_on_device, check_regions
@@ -24,7 +23,7 @@ from weft.loop.passes.place_allocations import place_allocations
 from weft.loop.passes.reuse_storage import reuse_storage
 from weft.loop.passes.simplify_func import simplify_func
 from weft.loop.passes.vectorize import vectorize
-from weft.targets.base import Target
+from weft.targets.base import Target, run_passes
 
 Passes = tuple[Callable[[Func], Func], ...]
 
@@ -49,10 +48,4 @@ PASSES: Passes = (*TO_STATEMENTS, partition_loops, *TO_VECTORS, *TO_CODE)
 
 def lower(func: Func, target: Target, passes: Passes = PASSES) -> Func:
     """The program as the code generator takes it."""
-    for run in passes:
-        func = run(func)
-        if knobs.verify:
-            from weft.loop.verifier import verify
-
-            verify(func)
-    return func
+    return run_passes(func, passes)

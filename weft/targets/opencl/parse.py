@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.core.errors import TargetError
 from weft.core.install import hint
-from weft.targets.base import LocalDevice, Target, ThreadFacts, plain_scopes
+from weft.targets.base import LocalDevice, Target, ThreadFacts
 from weft.targets.opencl.machine import GENERIC, NAMED, device_facts
 
 FORMS = (
@@ -96,6 +96,6 @@ def _target(
     return Target(
         kind="opencl", name=text, triple="opencl", cpu=cpu, features=features, vector_bytes=facts.vector_bytes,
         vector_registers=64, cache_bytes=(16 << 10, facts.cache_bytes, 0), cores=facts.multiprocessors, has_fma=True,
-        scopes=plain_scopes("global", "local", "shared"), is_host=is_host, threads=facts, part_bytes=part_bytes,
+        is_host=is_host, threads=facts, part_bytes=part_bytes,
         narrow_products=frozenset({"bfloat16", "float16"}), precisions=frozenset({"bf16"} | features & {"fp16"}),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from weft.targets.base import Algorithms, DeviceSpec, Scope, Target, TargetSpec, later, plain_scopes
+from weft.targets.base import Algorithms, DeviceSpec, Target, TargetSpec, later, plain_scopes
 
 if TYPE_CHECKING:
     from weft.loop.ir import Func
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 VDLA = Target(
     kind="vdla", name="vdla", triple="vdla", cpu="vdla-16x16", features=frozenset(), vector_bytes=0, vector_registers=0,
     cache_bytes=(0, 0, 0), cores=1, has_fma=False, is_host=True,
-    scopes={**plain_scopes("global", "local", "shared"), **{name: Scope(name) for name in ("inp", "wgt", "acc")}},
+    scopes=plain_scopes("global", "local", "shared", "inp", "wgt", "acc"),
 )  # fmt: skip
 
 

@@ -21,8 +21,6 @@ from collections.abc import Sequence
 
 from weft.core.dtypes import FLOAT32
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Var
-from weft.loop.ir import Block
 from weft.ops.attention_fused import (
     GROWN,
     KEYS,
@@ -36,6 +34,7 @@ from weft.ops.attention_fused import (
     Padded,
     Sizes,
 )
+from weft.plan.contraction import attention_order
 from weft.plan.planner import OPEN, Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
 from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
@@ -125,7 +124,7 @@ def _point_of_vectors(sizes: Sizes, target: Target, lanes: int, is_open: bool = 
 
 def _depth(sizes: Sizes, target: Target) -> int:
     """Keys of a block of the second product: all, where the values of a head stay in the second-level cache."""
-    room = (target.cache_bytes[1] or 256 << 10) // 16
+    room = target.cache_bytes[1] // 16
     row, keys = 4 * sizes.value_size, int(sizes.keys)
     if row * keys <= 4 * room:
         return keys
@@ -139,14 +138,14 @@ def _block(sizes: Sizes, rows: int, target: Target) -> int:
     Keys and values that come from behind the second-level cache are read once for a block: fewer would wait for them.
     """
     least, most = model.ATTENTION_BLOCK
-    fit = max((target.cache_bytes[0] or 32 << 10) // 2 // (8 * sizes.keys), least, rows)
+    fit = max(target.cache_bytes[0] // 2 // (8 * sizes.keys), least, rows)
     blocks = ceildiv(sizes.queries, min(fit, most))
     return _up(ceildiv(sizes.queries, blocks), rows)
 
 
 def _by_heads(sizes: Sizes, target: Target) -> int:
     """Whether threads take whole heads: each packs its keys just before it uses them."""
-    count, cores = sizes.batch * sizes.heads, max(target.cores, 1)
+    count, cores = sizes.batch * sizes.heads, target.cores
     return int(count / (ceildiv(count, cores) * cores) > model.LEAST_HEADS_BUSY)
 
 
@@ -155,7 +154,7 @@ def _cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> float:
     queries, keys, value_size = _padded_to_vectors(sizes, point, lanes)
     rows, across, along = point["rows"], point["key_vectors"], point["value_vectors"]
     first = queries // rows * (keys // lanes // across) * sizes.size * _step_cycles(rows, across, 0)
-    near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= (target.cache_bytes[0] or 32 << 10)
+    near = 4 * (sizes.keys + point["block"]) * lanes * along * 2 <= target.cache_bytes[0]
     moved = 0 if near else 4 * lanes * along
     second = queries // rows * (value_size // lanes // along) * int(sizes.keys) * _step_cycles(rows, along, moved)
     return float(first + second + queries * keys / lanes * model.SCORE_CYCLES)
@@ -171,7 +170,7 @@ def _open_cycles(sizes: Sizes, point: Point, target: Target, lanes: int) -> floa
     far = 4 * sizes.value_size / rows / model.ATTENTION_BYTES  # where the values of a panel leave the nearest cache
     total = 0.0
     for n in model.OPEN_LENGTHS:
-        is_far = 4 * (n + point["block"]) * lanes * along > (target.cache_bytes[0] or 32 << 10)
+        is_far = 4 * (n + point["block"]) * lanes * along > target.cache_bytes[0]
         total += (score + far * is_far) * (n + rows / 2) * (n + across * lanes / 2) / n**2
     return total
 
@@ -217,7 +216,7 @@ def match_tiles(unit: Unit) -> Sketch | None:
     found, kernel = _attention(unit, STAGES), tiles(NARROW, unit.target)
     if found is None or kernel is None:
         return None
-    if {load.buffer.dtype.name for load in unit.facts.loads if load.buffer is not unit.facts.target} != {"bfloat16"}:
+    if {load.buffer.dtype.name for load in unit.facts.loads} != {"bfloat16"}:
         return None
     final, order, sizes = found
     point = _point_of_tiles(sizes, unit.target, kernel)
@@ -236,22 +235,11 @@ def _attention(unit: Unit, stages: frozenset[str]) -> tuple[str, list[int], Size
         return None
     mixed = facts_of(block_named(s, MIXED))
     final = sole_reader(s.func, mixed.target)
-    order = None if final is None else _final_loops(final)
+    order = None if final is None else attention_order(facts_of(final), MIXED)
     if final is None or order is None:
         return None
     batch, heads, queries, value_size = (extent(final.axes[at]) for at in order)
     return final.name, order, Sizes(batch, heads, queries, mixed.depth, unit.facts.depth, value_size)
-
-
-def _final_loops(final: Block) -> list[int] | None:
-    """The positions of batch, head, query and element among the axes of the block that divides by the sums."""
-    facts = facts_of(final)
-    variables = [axis.var for axis in final.axes]
-    loads = [load for load in facts.loads if load.buffer.name == MIXED]
-    if facts.is_reduction or not loads or any(list(load.indices) != list(loads[0].indices) for load in loads):
-        return None
-    found = [variables.index(i) for i in loads[0].indices if isinstance(i, Var) and i in variables]
-    return found if len(found) == 4 and sorted(found) == list(range(len(variables))) else None
 
 
 class _InVectors:
@@ -291,7 +279,7 @@ class _InVectors:
             panel, element = final.split(element, factor=self.point["width"])
             panels = [panel]
         final.reorder(batch, head, self.block, *panels, inside, element)
-        final.annotate("partition", False, self.block)
+        nest.keep_whole(final, [self.block])
         nest.vectorize(final, element, self.lanes, unrolled=False)
         self.head, self.around = final.fuse(batch, head), [self.block, *panels][-1]
 
@@ -322,10 +310,8 @@ class _InVectors:
         blocks, lanes, rows = list(stage.reduce_axis), self.lanes, self.point["rows"]
         query, lane = stage.axis[2:4]
         _, down = nest.cut_tiles(stage, query, lane, rows, vectors * lanes, lanes, blocks, panels_first=True)
-        for loop in blocks:
-            stage.annotate("partition", False, loop)
-        sums.compute_at(stage, down, exact=False)
-        sums.set_scope("local")
+        nest.keep_whole(stage, blocks)
+        nest.compute_near(sums, stage, down, exact=False)
         row, lane = sums.axis[2:4]
         steps = 1 if self.is_open and sums is self.sums else extent_of(sums, sums.reduce_axis[0])
         written = next(n for n in (model.ATTENTION_UNROLLED, 2, 1) if steps % n == 0)

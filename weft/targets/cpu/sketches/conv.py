@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import FloorDiv, FloorMod, Load, Var, int_value, is_true
+from weft.expr.nodes import FloorMod, Load, Var, int_value, is_true
 from weft.expr.visit import uses_any, walk
 from weft.loop.ir import Axis
 from weft.loop.tree import writers
-from weft.plan.contraction import counted, is_sum_of_products, load_bytes, taps_along, uses
+from weft.plan.contraction import counted, group_of, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
 from weft.schedule.facts import Facts, extent, facts_of
@@ -73,30 +73,28 @@ def match(unit: Unit) -> Sketch | None:
         tiled = {"rows": shape.row, padding.WIDE: shape.place}
         unit, kept = padding.passing(unit, shape.image, shape.weight, tiled)
         shape = replace(shape, kept=kept)
-    places = 1 if shape.place is None else extent(shape.place)
-    blocks = 1 if shape.block is None or shape.depthwise else extent(shape.block)
-    several_at_once = _divisors(shape.together) if shape.together < blocks else tuple(range(1, min(blocks, 6) + 1))
+    rows, places = nest.length(shape.row), nest.length(shape.place)
+    blocks = 1 if shape.depthwise else nest.length(shape.block)
+    is_divided = shape.together < blocks  # then the blocks of a tile are of one group
     # A block of narrow channels is several vectors of sums.
-    several = ceildiv(extent(shape.lane), max(1, unit.target.lanes(unit.facts.target.dtype)))
+    several = ceildiv(extent(shape.lane), unit.target.lanes(unit.facts.target.dtype))
     registers = max(unit.target.vector_registers, 8) // several
     if registers < 3:
         return None
-    rows = 1 if shape.row is None else extent(shape.row)
-    around = model.open_sizes(places) if shape.place is not None and unit.is_open(shape.place) else ()
+    around = model.open_sizes(places) if unit.is_open(shape.place) else ()
     most = max((places, *around))
     if shape.depthwise:  # every tap is unrolled
         most = min(most, max(4, model.MOST_UNROLLED // unit.facts.depth))
         places = min(places, most)
-    below = model.open_sizes(rows) if shape.row is not None and unit.is_open(shape.row) else ()
-    phases = 1 if shape.phase is None else extent(shape.phase)
+    below = model.open_sizes(rows) if unit.is_open(shape.row) else ()
     pitch = 0 if shape.place is None else unit.facts.step(shape.image, shape.place.var) or 0
     shared = shape.depthwise or shape.taps is not None
     read = pixels_read(_taps_of_row(unit.facts, shape), pitch, min(most, registers)) if shared else ()
-    written = 1 if shape.taps is None else extent(shape.taps)
+    phases, written = nest.length(shape.phase), nest.length(shape.taps)
     size = Size(blocks, rows, places, registers, around, below, phases, read, written)
     image, weight, last = load_bytes(shape.image), load_bytes(shape.weight), extent(unit.facts.reduce[-1])
     knobs = {
-        "vectors": several_at_once,
+        "vectors": tuple(n for n in range(1, min(blocks, 6) + 1) if not is_divided or shape.together % n == 0),
         "rows": tuple(range(1, min(rows, 4) + 1)),
         "places": tuple(range(1, min(most, registers) + 1)),
         "unroll": (1,) if shared else tuple(n for n in (1, 2, 4, 8, 16) if n < last) + (last,) * (last <= 16),
@@ -153,11 +151,6 @@ def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int, ah
     return Walk(core, depth, fetch, near, model.lines_of(target), core.clashes(pitch))
 
 
-def _divisors(count: int) -> tuple[int, ...]:
-    """The numbers up to 6 that divide another."""
-    return tuple(n for n in range(1, 7) if count % n == 0)
-
-
 def _by_rows(image: int, weight: int, cache: int) -> bool:
     """Whether parts of the image stay in a cache, of these bytes, while the weights pass by; or the other way round.
     Weights pass in the order in which they lie, which a processor fetches ahead; rows of an image's channels do not."""
@@ -173,9 +166,7 @@ def _is_made_in_parts(unit: Unit, shape: Shape) -> bool:
     if not made or shape.row is None or shape.depthwise or unit.is_open(shape.row):
         return False
     parts = max(target.cores * model.PARTS_OF_ROWS, image // int(model.PART_SHARE * target.cache_bytes[1]))
-    pitch = abs(facts.step(shape.image, shape.row.var) or 1)
-    taps = taps_along(facts, shape.image, shape.row)
-    shared = sum(abs(facts.step(shape.image, tap.var) or 0) * (extent(tap) - 1) for tap in taps) / pitch
+    shared = _reach(facts, shape.image, shape.row) / abs(facts.step(shape.image, shape.row.var) or 1)
     return bool(extent(shape.row) >= parts * model.LEAST_OWN * shared)
 
 
@@ -288,19 +279,12 @@ def pixels_read(taps: Sequence[int], step: int, most: int) -> tuple[int, ...]:
 def _shape(unit: Unit) -> Shape | None:
     """The parts of a convolution that stands in blocks of channels; None where the product is something else."""
     facts = unit.facts
-    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3:
+    if not is_sum_of_products(facts) or len(facts.loads) != 2 or len(facts.spatial) < 3 or facts.is_ordered:
         return None
-    if any(axis.kind != "spatial" for axis in facts.spatial):
+    lane, fixed = facts.spatial[-1], [load.buffer in unit.constants for load in facts.loads]
+    if extent(lane) < model.LEAST_LANES or facts.block.writes[0].mins[-1] is not lane.var or sum(fixed) != 1:
         return None
-    lane = facts.spatial[-1]
-    last = [region.mins[-1] for region in facts.block.writes if region.mins]
-    if extent(lane) < model.LEAST_LANES or last != [lane.var]:
-        return None
-    weights = [load for load in facts.loads if load.buffer in unit.constants]
-    images = [load for load in facts.loads if load.buffer not in unit.constants]
-    if len(weights) != 1 or len(images) != 1 or weights[0].buffer is images[0].buffer:
-        return None
-    weight, image = weights[0], images[0]
+    weight, image = facts.loads[fixed.index(True)], facts.loads[fixed.index(False)]
     turns = _in_turns(image, lane)
     depthwise = uses(image, lane) and not turns
     if depthwise and facts.step(image, lane.var) != 1:
@@ -310,11 +294,10 @@ def _shape(unit: Unit) -> Shape | None:
     blocks = [axis for axis in middle if any(uses_any(index, {axis.var}) for index in channel)]
     if len(channel) != 1 or len(blocks) > 1:
         return None
-    together = _together(image, blocks[0]) if blocks and not depthwise else 1
+    together = (group_of(image, blocks[0]) or 1) if blocks and not depthwise else 1
     across = [axis for axis in middle if not uses(weight, axis) and uses(image, axis) and extent(axis) > 1]
-    place = across[-1] if across else None
+    *_, row, place = None, None, *across
     block = blocks[0] if blocks else None
-    row = across[-2] if place is not None and len(across) > 1 else None
     others = tuple(axis for axis in middle if axis is not place and axis is not block and axis is not row)
     phase = None if depthwise else nest.phase_between(unit, place, others)
     others = tuple(axis for axis in others if axis is not phase)
@@ -328,16 +311,6 @@ def _in_turns(image: Load, lane: Axis) -> bool:
     repeated = [e for index in image.indices for e in walk(index) if isinstance(e, FloorMod) and e.a is lane.var]
     uses = sum(e is lane.var for index in image.indices for e in walk(index))
     return uses == len(repeated) > 0 and all(extent(lane) % (int_value(e.b) or extent(lane) + 1) == 0 for e in repeated)
-
-
-def _together(image: Load, block: Axis) -> int:
-    """How many blocks from a multiple of that number on read the same image."""
-    count = extent(block)
-    for index in image.indices:
-        divided = [e for e in walk(index) if isinstance(e, FloorDiv) and e.a is block.var and int_value(e.b)]
-        uses = sum(e is block.var for e in walk(index))
-        count = math.gcd(count, *(int_value(e.b) or 1 for e in divided)) if uses == len(divided) else 1
-    return count
 
 
 # ---------------------------------------------------------------------------------------------------------- the sketch
@@ -390,7 +363,7 @@ def _is_copied(unit: Unit, shape: Shape, point: Point) -> bool:
 
 def _passes(unit: Unit, shape: Shape, point: Point) -> int:
     """How often a part of an image is read: for each tile of channels, and each frame or phase."""
-    tiles = 1 if shape.block is None else ceildiv(extent(shape.block), point["vectors"])
+    tiles = ceildiv(nest.length(shape.block), point["vectors"])
     again = [axis for axis in shape.others if _reads_again(unit.facts, shape.image, axis)]
     return tiles * math.prod(extent(axis) for axis in again)
 
@@ -414,13 +387,13 @@ def _collides(unit: Unit, image: Load) -> bool:
 def _step_bytes(unit: Unit, shape: Shape, point: Point) -> int:
     """The weights that one iteration of the innermost loop reads."""
     unrolled = min(point["unroll"], extent(unit.facts.reduce[-1]))
-    phases = 1 if shape.phase is None else extent(shape.phase)
-    return point["vectors"] * phases * extent(shape.lane) * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
+    vectors, lanes = point["vectors"] * nest.length(shape.phase), extent(shape.lane)
+    return vectors * lanes * int(shape.weight.buffer.dtype.bytes) * max(unrolled, 1)
 
 
 def _row_steps(shape: Shape, point: Point) -> int:
     """How many tiles stand below one another."""
-    return 1 if shape.row is None else ceildiv(extent(shape.row), point["rows"])
+    return ceildiv(nest.length(shape.row), point["rows"])
 
 
 def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> list[Var]:
@@ -451,26 +424,19 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
             rows, tile = [outer], [inner, *tile]
             final.unroll(inner)
     parts: list[Var] = []
-    work = unit.facts.points * unit.facts.depth
-    if point["by_rows"] and rows:
-        part = _rows_of_part(unit, shape, point)
-        if part < _row_steps(shape, point):
-            outer, inner = final.split(rows[0], factor=part)
-            parts, rows = [outer], [inner]
-            if shape.row is not None and unit.is_open(shape.row):
-                final.annotate("partition", False, outer)  # the last part has fewer rows, and is no other program
-    elif point["by_rows"] and _is_cut(unit, shape):  # pieces of a line stay in a cache while the weights pass by
-        part = _rows_of_part(unit, shape, point)
-        if part < _steps_of_parts(shape, point):
-            outer, inner = final.split(places[0], factor=part)
-            parts, places = [outer], [inner]
+    cut = rows or (places if _is_cut(unit, shape) else [])  # or pieces of a line stay in a cache while weights pass by
+    if point["by_rows"] and cut and _rows_of_part(unit, shape, point) < _steps_of_parts(shape, point):
+        outer, cut[0] = final.split(cut[0], factor=_rows_of_part(unit, shape, point))
+        parts = [outer]
+        if unit.is_open(shape.row):
+            nest.keep_whole(final, [outer])  # the last part has fewer rows, and is no other program
     # Frames of a volume and phases of a transposed convolution read again what others read: they follow one another.
     again = [loops[axis.var] for axis in shape.others if parts and _reads_again(unit.facts, shape.image, axis)]
     apart = [loop for loop in others if loop not in again]
     around = [*apart, *parts, *again, *blocks, *rows]
     final.reorder(*around, *places, *tile)
     final.vectorize(tile[-1])
-    if work >= model.LEAST_SHARED_WORK:
+    if unit.facts.points * unit.facts.depth >= model.LEAST_SHARED_WORK:
         together = [*apart, *parts] if parts else around
         if parts and not again and not _is_even(unit, shape, point):
             together = [*apart, *parts, *blocks]
@@ -478,7 +444,7 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
         ends = _has_ends(shape, point) or (phased and not is_true(final.block.predicate))
         if not parts and ends and _tiles_of_channels(shape, point) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
-        around = _parallel(final, around, together)
+        around = [nest.run_parallel(final, together), *around[len(together) :]] if together else around
     return [*around, *places]
 
 
@@ -492,9 +458,7 @@ def _is_cut(unit: Unit, shape: Shape) -> bool:
 
 def _steps_of_parts(shape: Shape, point: Point) -> int:
     """How many tiles are divided into parts: those below one another, or those of a line."""
-    if shape.row is not None or shape.place is None:
-        return _row_steps(shape, point)
-    return ceildiv(extent(shape.place), point["places"])
+    return ceildiv(nest.length(shape.place), point["places"]) if shape.row is None else _row_steps(shape, point)
 
 
 def _is_even(unit: Unit, shape: Shape, point: Point) -> bool:
@@ -509,9 +473,9 @@ def _is_even(unit: Unit, shape: Shape, point: Point) -> bool:
 def _rows_of_part(unit: Unit, shape: Shape, point: Point) -> int:
     """How many tiles below one another a thread takes at a time; of images of open size as many as of a small one."""
     length = _steps_of_parts(shape, point)
-    if shape.row is not None and unit.is_open(shape.row):
+    if unit.is_open(shape.row):
         length = min(model.open_sizes(length))
-    cores, cache = max(1, unit.target.cores), unit.target.cache_bytes[1]
+    cores, cache = unit.target.cores, unit.target.cache_bytes[1]
     parts = cores * model.PARTS_OF_ROWS
     if cores == 1 and core_of(unit.target).weights_ahead:
         near = 2 * load_bytes(shape.weight) <= cache  # else each part is another pass over far weights
@@ -526,24 +490,19 @@ def _has_ends(shape: Shape, point: Point) -> bool:
 
 
 def _tiles_of_channels(shape: Shape, point: Point) -> int:
-    tiles = 1 if shape.block is None else ceildiv(extent(shape.block), 1 if shape.depthwise else point["vectors"])
+    tiles = ceildiv(nest.length(shape.block), 1 if shape.depthwise else point["vectors"])
     return tiles * math.prod(extent(axis) for axis in shape.others)
 
 
 def _reads_again(facts: Facts, image: Load, axis: Axis) -> bool:
     """Whether neighbours along an axis read the same elements of an image: the windows there overlap."""
-    step = abs(facts.step(image, axis.var) or 0)
+    return abs(facts.step(image, axis.var) or 0) <= _reach(facts, image, axis)
+
+
+def _reach(facts: Facts, image: Load, axis: Axis) -> int:
+    """How far the last tap of a window along an axis lies from the first, in elements of the image."""
     taps = taps_along(facts, image, axis)
-    return step <= sum(abs(facts.step(image, tap.var) or 0) * (extent(tap) - 1) for tap in taps)
-
-
-def _parallel(final: Stage, around: list[Var], together: Sequence[Var]) -> list[Var]:
-    """Divides the leading loops among threads; gives the loops as they are then."""
-    if not together:
-        return around
-    fused = final.fuse(*together) if len(together) > 1 else together[0]
-    final.parallel(fused)
-    return [fused, *around[len(together) :]]
+    return sum(abs(facts.step(image, tap.var) or 0) * (extent(tap) - 1) for tap in taps)
 
 
 def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point, image: str) -> Var | None:
@@ -590,7 +549,7 @@ def _fetch_channels(unit: Unit, sums: Stage, shape: Shape, point: Point, loops: 
     if not core.ahead or shape.depthwise or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
         return
     steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
-    tile = point["vectors"] * point["rows"] * point["places"] * (1 if shape.phase is None else extent(shape.phase))
+    tile = point["vectors"] * point["rows"] * point["places"] * nest.length(shape.phase)
     sums.prefetch(shape.image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
@@ -625,7 +584,7 @@ def pack_weight(
     order = [parts[axis.var] for axis in axes if axis.var in parts]
     fixed = [n for n, i in zip(names, load.indices) if not uses_any(i, {a.var for a in facts.block.axes})]
     outputs = [f"{lane} // {width}", *fixed, *order, f"{lane} % {width}"]
-    buffer = copy.block.writes[0].buffer.name
+    buffer = nest.result_of(copy)
     unit.schedule.apply("transform_layout", buffer=buffer, inputs=names, outputs=outputs)
     unit.done.add(copy.name)
     return buffer

@@ -27,7 +27,7 @@ import numpy as np
 from weft.expr.nodes import Load, Var
 from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
-from weft.plan.contraction import load_bytes, uses
+from weft.plan.contraction import dimensions, load_bytes, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
 from weft.schedule.facts import Facts, extent
@@ -59,16 +59,6 @@ class Shape:
     """The taps that are passed over where they read nothing but zeros around the image."""
 
     @property
-    def height(self) -> int:
-        """Rows of the result."""
-        return 1 if self.row is None else extent(self.row)
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of output channels."""
-        return 1 if self.block is None else extent(self.block)
-
-    @property
     def by_rows(self) -> int:
         """Whether a thread keeps rows of the image while the weights pass by, or the other way round."""
         return int(load_bytes(self.image) >= load_bytes(self.weight))
@@ -84,11 +74,11 @@ def match_tiles(unit: Unit) -> Sketch | None:
     kernel = tiles(shape.kinds, unit.target, (rows, extent(shape.depth), width), shape.step)
     if kernel is None:
         return None
-    columns = 2 if extent(shape.lane) * shape.blocks % (2 * width) == 0 else 1
+    columns = 2 if extent(shape.lane) * nest.length(shape.block) % (2 * width) == 0 else 1
     count = ceildiv(pixels, rows)  # two tiles of pixels stand together, or three where there is one of channels
     across = max(n for n in range(1, 5 - columns) if count % n == 0)
     # Tiles have numbers: of the rows that are left over one at most, for no loop may go through several.
-    highs = tuple(n for n in (1, 2, 3, 4) if n <= shape.height and shape.height % n <= 1)
+    highs = tuple(n for n in (1, 2, 3, 4) if n <= nest.length(shape.row) and nest.length(shape.row) % n <= 1)
     knobs = {
         "columns": (1, columns),
         "high": highs,
@@ -130,15 +120,11 @@ def match_squares(unit: Unit) -> Sketch | None:
 
 
 def _in_vectors(unit: Unit, shape: Shape, kernel: MicroKernel) -> Sketch:
-    lane = extent(shape.lane) // kernel.lanes  # a tile has vectors of a part of a block, or of whole blocks
-    vectors = [
-        n
-        for n in range(kernel.rows, model.DOT_VECTORS * kernel.rows + 1, kernel.rows)
-        if lane % n == 0 or (n % lane == 0 and shape.blocks % (n // lane) == 0)
-    ]
-    knobs = {
-        "vectors": tuple(vectors),
-        "high": tuple(range(1, min(shape.height, model.DOT_ROWS) + 1)),
+    lane, blocks = extent(shape.lane) // kernel.lanes, nest.length(shape.block)
+    widths = range(kernel.rows, model.DOT_VECTORS * kernel.rows + 1, kernel.rows)
+    knobs = {  # a tile has vectors of a part of a block, or of whole blocks
+        "vectors": tuple(n for n in widths if lane % n == 0 or (n % lane == 0 and blocks % (n // lane) == 0)),
+        "high": tuple(range(1, min(nest.length(shape.row), model.DOT_ROWS) + 1)),
         "wide": tuple(range(kernel.rows, min(_whole(shape, kernel), unit.target.vector_registers) + 1, kernel.rows)),
     }
     default = {**_tile_of_vectors(shape, knobs, kernel, unit.target), "by_rows": shape.by_rows}
@@ -167,7 +153,7 @@ def _tile_of_vectors(shape: Shape, knobs: dict[str, tuple[int, ...]], kernel: Mi
 
     A step of dot products issues two and two loads in a cycle; the pixels of a tile are read where they are multiplied.
     """
-    core, rows, pixels = core_of(target), shape.height, _whole(shape, kernel)
+    core, rows, pixels = core_of(target), nest.length(shape.row), _whole(shape, kernel)
 
     def time(columns: Columns) -> Any:
         vectors, high, wide = (columns[knob] for knob in knobs)
@@ -189,8 +175,8 @@ def _tile_of_vectors(shape: Shape, knobs: dict[str, tuple[int, ...]], kernel: Mi
 def _shape(unit: Unit, least: int = model.LEAST_NARROW_COLUMNS) -> Shape | None:
     """The parts of a convolution whose image stands in blocks of channels; None where the product is something else."""
     facts, found = unit.facts, unit.contraction
-    operands = None if found is None or not found.is_plain else found.weights(unit.constants)
-    if found is None or operands is None:
+    operands = None if found is None else found.weights(unit.constants)
+    if found is None or operands is None or facts.is_ordered:
         return None
     image, weight = operands
     left, right, wide = image.buffer.dtype.name, weight.buffer.dtype.name, facts.target.dtype.name
@@ -235,9 +221,8 @@ class _Nest:
     ) -> None:  # fmt: skip
         self.unit, self.s, self.shape, self.kernel = unit, unit.schedule, shape, kernel
         self.width, self.high, self.wide, self.by_rows = columns * kernel.lanes, high, wide, by_rows
-        place = {axis.var: i for i, axis in enumerate(unit.facts.spatial)}
-        self.pixel, self.lane = place[shape.pixel.var], place[shape.lane.var]
-        steps = ceildiv(shape.height, high) * ceildiv(extent(shape.pixel), wide)
+        self.pixel, self.lane = map(unit.facts.spatial.index, (shape.pixel, shape.lane))
+        steps = ceildiv(nest.length(shape.row), high) * ceildiv(extent(shape.pixel), wide)
         self.shares = steps if fetch and not by_rows else 0
         """How many steps share the fetching of the next channels' weights; 0 where nothing is fetched ahead."""
         self.sums, self.final, self.at = nest.sums_and_final(unit)
@@ -248,8 +233,7 @@ class _Nest:
         packed = self.pack()
         around, tile = self.outer_loops()
         nest.unroll(self.final, tile[:-1])
-        sums.compute_at(self.final, around)
-        sums.set_scope("local")
+        nest.compute_near(sums, self.final, around)
         loops = dict(zip([axis.var for axis in facts.spatial], sums.axis))
         pixels = (self.shape.row, self.shape.pixel, self.shape.block)
         rows, lane = [loops[axis.var] for axis in pixels if axis is not None], loops[self.shape.lane.var]
@@ -294,12 +278,8 @@ class _Nest:
         load, shape, reduce = self.shape.weight, self.shape, self.unit.facts.reduce
         copy = self.s.cache_read(load.buffer.name, "global", [self.sums.name])
         kernel = replace(self.kernel, depth=extent(shape.depth))
-        using = {
-            axis.var: [d for d, index in enumerate(load.indices) if uses_any(index, {axis.var})]
-            for axis in (shape.lane, *reduce)
-        }
-        (lane,), (deep,) = using[shape.lane.var], using[shape.depth.var]
-        window = [d for axis in reduce for d in using[axis.var] if d not in (lane, deep)]
+        (lane,), (deep,) = dimensions(load, shape.lane), dimensions(load, shape.depth)
+        window = [d for axis in reduce for d in dimensions(load, axis) if d not in (lane, deep)]
 
         def order(names: list[str]) -> list[str]:
             outside, inside = kernel.panel(names[lane], [names[deep]], self.width)
@@ -324,8 +304,8 @@ class _Nest:
             rows, tile = [ho], [hi, *tile]
         parts: list[Var] = []
         if self.by_rows and rows:
-            length = ceildiv(shape.height, self.high)
-            part = max(1, ceildiv(length, max(1, self.unit.target.cores) * model.PARTS_OF_ROWS))
+            length = ceildiv(nest.length(shape.row), self.high)
+            part = max(1, ceildiv(length, self.unit.target.cores * model.PARTS_OF_ROWS))
             if part < length:
                 po, pi = final.split(rows[0], factor=part)
                 parts, rows = [po], [pi]

@@ -20,6 +20,7 @@ known to be often 0 (the result of a Relu) passes over the weights that its zero
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ import numpy as np
 
 from weft.core.errors import ScheduleError
 from weft.expr.nodes import Load, Var
+from weft.plan.contraction import uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
 from weft.schedule.facts import OFTEN_ZERO, facts_of
@@ -95,16 +97,19 @@ def match_tiles(unit: Unit) -> Sketch | None:
     panels = _columns_of_tiles(product, unit.target, width) // width
     point = {"rows": height, "vectors": width // kernel.lanes, "panels": panels}
     knobs = {"rows": (kernel.rows, 2 * kernel.rows), "vectors": (1, 2), "panels": (1, 4, 16)}
+    return model.ruled("matmul", unit, knobs, point, _applied(unit, product, kernel), kernel)
 
-    def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
 
-    return model.ruled("matmul", unit, knobs, point, apply, kernel)
+def _applied(
+    unit: Unit, product: Product, kernel: MicroKernel, packed: bool = True, skips: bool = False
+) -> Callable[[Point], None]:
+    """What applies a point."""
+    return lambda point: _Nest(unit, product, Plan(kernel, **point, packed=packed, skips=skips)).apply()
 
 
 def _columns_of_tiles(product: Product, target: Target, width: int) -> int:
     """Columns of a block: more than the tiles of one step where the left operand does not stay in the cache."""
-    l2 = target.cache_bytes[1] or 256 << 10
+    l2 = target.cache_bytes[1]
     bytes_left, bytes_right = (product.k * load.buffer.dtype.bytes for load in (product.left, product.right))
     if product.m * bytes_left <= l2 // 2:
         return width
@@ -138,7 +143,7 @@ def _in_vectors(unit: Unit, product: Product, kernel: MicroKernel) -> Sketch | N
         return None
     if not all(product.has_whole(load, product.depth) for load in (product.left, product.right)):
         return None
-    cores, l2 = unit.target.cores, unit.target.cache_bytes[1] or 256 << 10
+    cores, l2 = unit.target.cores, unit.target.cache_bytes[1]
     if kernel.rows > 1:
         rows, vectors = _tile_of_squares(product, unit.target, kernel)
     else:
@@ -154,11 +159,7 @@ def _in_vectors(unit: Unit, product: Product, kernel: MicroKernel) -> Sketch | N
         "panels": (1, 4, 16),
     }
     point = {"rows": rows, "vectors": vectors, "panels": columns // width}
-
-    def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, point["rows"], point["vectors"], point["panels"])).apply()
-
-    return model.ruled("matmul", unit, knobs, point, apply, kernel)
+    return model.ruled("matmul", unit, knobs, point, _applied(unit, product, kernel), kernel)
 
 
 def _tile_of_squares(product: Product, target: Target, kernel: MicroKernel) -> tuple[int, int]:
@@ -209,10 +210,7 @@ def match(unit: Unit) -> Sketch | None:
         "ahead": (plan.ahead, 0, 16, 64, 256),
     }
     default = {knob: int(getattr(plan, knob)) for knob in knobs}
-
-    def apply(point: Point) -> None:
-        _Nest(unit, product, Plan(kernel, **point, packed=packed, skips=skips)).apply()
-
+    apply = _applied(unit, product, kernel, packed=packed, skips=skips)
     if skips or (product.m == 1 and packed):  # waits for its weights, whatever the tile
         return model.ruled("matmul", unit, knobs, default, apply)
     across = ceildiv(product.n, kernel.lanes)
@@ -281,7 +279,7 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     """The analytic choice of the knobs."""
     m, n, k, lanes = product.m, product.n, product.k, kernel.lanes
     cores = target.cores if m * n * k * product.count >= model.LEAST_PARALLEL_WORK else 1
-    l1, l2 = target.cache_bytes[0] or 32 << 10, target.cache_bytes[1] or 256 << 10
+    l1, l2 = target.cache_bytes[0], target.cache_bytes[1]
     size = product.facts.target.dtype.bytes
     far = packed and _is_far(product, target)
     most = turned_vectors(target, size * lanes * k, k % model.CHAIN_PARTS == 0) if far else None
@@ -337,7 +335,7 @@ def plan_skipping(product: Product, target: Target, kernel: MicroKernel) -> Plan
 def _is_far(product: Product, target: Target) -> bool:
     """Whether the right operand comes from the third-level cache, or from memory, as it is used."""
     bytes_of_all = product.facts.target.dtype.bytes * product.n * product.k
-    return bytes_of_all > (target.cache_bytes[1] or 256 << 10) // 2
+    return bytes_of_all > target.cache_bytes[1] // 2
 
 
 def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
@@ -345,7 +343,7 @@ def turned_vectors(target: Target, column_bytes: int, in_parts: bool) -> int:
     to step: a core finds again in its cache all that it read last but for a panel, so a panel is a small part of it.
     Sums that are not made in parts need some vectors to hide the latency of a multiply-add.
     """
-    return max((target.cache_bytes[1] or 256 << 10) // 8 // column_bytes, 1 if in_parts else model.CHAIN_PARTS)
+    return max(target.cache_bytes[1] // 8 // column_bytes, 1 if in_parts else model.CHAIN_PARTS)
 
 
 def register_tile(
@@ -515,7 +513,7 @@ class _Nest:
         row = None if self.row is None else axes[self.row]
         around = [*nest.without(axes, self.row, self.lane), kc]
         tiles = nest.cut_tiles(sums, row, axes[self.lane], plan.rows, plan.width, self.kernel.lanes, around)
-        sums.annotate("partition", False, kc)
+        nest.keep_whole(sums, [kc])
         return tiles[-1]
 
     def straight(self) -> Stage:
@@ -579,11 +577,12 @@ class _Nest:
 
     def packs_each(self) -> bool:
         """Whether operands are packed with each product of a batch, by the thread that uses them; or all before."""
-        product, cores = self.product, max(self.unit.target.cores, 1)
+        product, cores = self.product, self.unit.target.cores
         if self.kernel.tiles is not None:
             return product.count >= 4 * cores or (product.count > 1 and product.count % cores == 0)
         changes = bool(self.right) and product.right.buffer not in self.unit.constants
-        return changes and not self.kernel.dot and bool(product.batch) and product.count >= cores
+        batch = any(uses(product.right, axis) for axis in product.outer)
+        return changes and not self.kernel.dot and batch and product.count >= cores
 
     def pack_operand(self, copy: Stage, load: Load) -> list[Var]:
         """The loops that pack an operand; gives those around a vector, a square or a tile."""

@@ -46,6 +46,11 @@ def sums_and_final(unit: Unit, scope: str = "global") -> tuple[Stage, Stage, dic
     return sums, final, {axis.var: new.var for axis, new in zip(facts.spatial, final.block.axes)}
 
 
+def length(axis: Axis | None) -> int:
+    """The extent of an axis; 1 where a program has none for that part."""
+    return 1 if axis is None else extent(axis)
+
+
 def loops_of(stage: Stage) -> dict[Var, Var]:
     """The loop of each spatial axis of a stage that has one loop for each."""
     return dict(zip([axis.var for axis in stage.block.axes], stage.axis))
@@ -56,6 +61,13 @@ def tile_and_final(unit: Unit) -> tuple[Stage, Stage, dict[Var, Var]]:
     sums, final, at = sums_and_final(unit, "local")
     loop_of = loops_of(final)
     return sums, final, {axis.var: loop_of[at[axis.var]] for axis in unit.facts.spatial}
+
+
+def compute_near(stage: Stage, reader: Stage, at: Var, exact: bool = True) -> Stage:
+    """Computes a stage inside a loop of its reader, in registers or the nearest cache; gives the stage."""
+    stage.compute_at(reader, at, exact=exact)
+    stage.set_scope("local")
+    return stage
 
 
 def compute_tile(unit: Unit, sums: Stage, final: Stage, at: Var, exact: bool = True) -> None:
@@ -114,6 +126,12 @@ def unroll(stage: Stage, loops: Sequence[Var]) -> None:
     for loop in loops:
         if extent_of(stage, loop, unknown=2) > 1:
             stage.unroll(loop)
+
+
+def keep_whole(stage: Stage, loops: Sequence[Var]) -> None:
+    """Loops that are not cut where a test holds for some of their rounds only: each round is the same code."""
+    for loop in loops:
+        stage.annotate("partition", False, loop)
 
 
 def write_out(stage: Stage, *loops: Var) -> None:

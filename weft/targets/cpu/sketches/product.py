@@ -11,13 +11,12 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from weft.expr.nodes import Buffer, Load, Var, int_value
+from weft.expr.nodes import Buffer, Load, int_value
 from weft.expr.simplify import simplify
-from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
-from weft.plan.contraction import Contraction, contraction_of, uses
+from weft.plan.contraction import Contraction, contraction_of, dimensions, start_along, uses
 from weft.plan.planner import Unit
-from weft.schedule.facts import Facts, extent, facts_of
+from weft.schedule.facts import Facts, extent
 from weft.targets.cpu import model
 from weft.targets.cpu.microkernels import MicroKernel
 from weft.targets.cpu.sketches import nest
@@ -66,11 +65,6 @@ class Product:
         return self.left.buffer.dtype.name, self.right.buffer.dtype.name, self.facts.target.dtype.name
 
     @property
-    def batch(self) -> tuple[Axis, ...]:
-        """The outer axes with a right operand of their own."""
-        return tuple(axis for axis in self.outer if uses(self.right, axis))
-
-    @property
     def right_steps(self) -> tuple[int | None, int | None]:
         """How far apart the right operand's neighbours lie along the columns, and along the reduction."""
         return self.facts.step(self.right, self.lane.var), self.facts.step(self.right, self.depth.var)
@@ -78,15 +72,14 @@ class Product:
     @property
     def left_dims(self) -> tuple[int, int]:
         """The dimensions of the left operand that the reduction and the rows index (the first, for a single row)."""
-        down = dimension(self.left, self.depth.var)
-        across = 0 if self.row is None else dimension(self.left, self.row.var)
-        assert down is not None and across is not None
+        (down,) = dimensions(self.left, self.depth)
+        (across,) = [0] if self.row is None else dimensions(self.left, self.row)
         return down, across
 
     @property
     def right_depth(self) -> list[int]:
         """The dimensions of the right operand that the reduction indexes."""
-        return [d for d, index in enumerate(self.right.indices) if uses_any(index, {self.depth.var})]
+        return dimensions(self.right, self.depth)
 
     def has_rows_of_groups(self, group: int) -> bool:
         """Whether the left operand can be read where it lies, so many steps of the reduction at a time."""
@@ -99,18 +92,17 @@ class Product:
 
     def has_whole(self, load: Load, axis: Axis) -> bool:
         """Whether an axis is a whole dimension of an operand, so that a copy of it can be padded."""
-        dim = dimension(load, axis.var)
-        return dim is not None and load.indices[dim] is axis.var and int_value(load.buffer.shape[dim]) == extent(axis)
+        found = start_along(self.facts, load, axis)
+        if found is None or load.indices[found[0]] is not axis.var:
+            return False
+        return int_value(load.buffer.shape[found[0]]) == extent(axis)
 
     def can_cut(self, load: Load, axis: Axis, size: int) -> bool:
         """Whether an axis is a whole dimension of an operand, or whole tiles of one."""
-        dim = dimension(load, axis.var)
-        if dim is None or self.has_whole(load, axis):
-            return dim is not None
-        start = simplify(load.indices[dim] - axis.var, self.facts.ranges)
-        if uses_any(start, {axis.var}) or extent(axis) % size:
-            return False
-        return int_value(simplify(start % size, self.facts.ranges)) == 0
+        found = start_along(self.facts, load, axis)
+        if found is None or self.has_whole(load, axis):
+            return found is not None
+        return extent(axis) % size == 0 and int_value(simplify(found[1] % size, self.facts.ranges)) == 0
 
     def transposed(self, kernel: MicroKernel) -> int:
         """Where columns of the right operand lie as rows in memory, in whole squares or tiles: the side of those."""
@@ -121,19 +113,12 @@ class Product:
         return kernel.lanes if lies and self.n % (2 * kernel.lanes) == 0 and self.k % kernel.depth == 0 else 0
 
 
-def dimension(load: Load, variable: Var) -> int | None:
-    """The one dimension of a load that a variable indexes."""
-    using = [d for d, index in enumerate(load.indices) if uses_any(index, {variable})]
-    return using[0] if len(using) == 1 else None
-
-
 def product_of(unit: Unit) -> Product | None:
-    """The parts that the axes of a product play."""
-    lane, found = _lane_axis(unit), unit.contraction
-    product = None if lane is None or found is None or not found.is_plain else _product(found, lane)
-    if product is None or product.row is None or not unit.is_open(product.row):
-        return product
-    return replace(product, is_open=True)
+    """The parts that the axes of a product play. Columns are what lies side by side in the result."""
+    found, axes = unit.contraction, unit.facts.spatial
+    lane = next((axis for axis in axes if extent(axis) > 1 and nest.result_step(unit, axis.var) == 1), None)
+    product = None if lane is None or found is None or unit.facts.is_ordered else _product(found, lane)
+    return None if product is None else replace(product, is_open=unit.is_open(product.row))
 
 
 def step_product(facts: Facts, constants: Collection[Buffer]) -> Product | None:
@@ -161,8 +146,8 @@ def _product(found: Contraction, lane: Axis) -> Product | None:
     """The parts of the axes beside that of the columns."""
     facts, (first, second) = found.facts, found.operands
     right, left = (first, second) if uses(first, lane) else (second, first)
-    dim = found.dimension(right, lane)
-    if dim is None or uses(left, lane) or len(facts.reduce) != 1:
+    columns = start_along(facts, right, lane)
+    if columns is None or uses(left, lane) or len(facts.reduce) != 1:
         return None
     depth = facts.reduce[0]
     row = max((a for a in found.only(left) if a.kind == "spatial" and extent(a) > 1), key=extent, default=None)
@@ -170,15 +155,4 @@ def _product(found: Contraction, lane: Axis) -> Product | None:
     if None in steps or not (uses(left, depth) and uses(right, depth)):
         return None
     outer = tuple(axis for axis in facts.spatial if axis is not lane and axis is not row)
-    return Product(left, right, lane, row, depth, outer, dim, facts, found.low_part(right))
-
-
-def _lane_axis(unit: Unit) -> Axis | None:
-    """The axis along which neighbours are stored side by side: by the epilogue, if there is one."""
-    facts = unit.facts
-    final = facts if unit.epilogue is None else facts_of(unit.epilogue)
-    for axis in facts.spatial:
-        at = axis.var if unit.epilogue is None else unit.to_epilogue[axis.var]
-        if extent(axis) > 1 and final.store_step(at) == 1:
-            return axis
-    return None
+    return Product(left, right, lane, row, depth, outer, columns[0], facts, found.low_part(right))

@@ -20,7 +20,7 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Store
-from weft.loop.tree import blocks_in
+from weft.loop.tree import writers
 from weft.plan.sketch import ceildiv
 from weft.schedule.facts import FINITE
 from weft.schedule.schedule import Schedule, Stage
@@ -64,7 +64,7 @@ def schedule_step(s: Schedule, product: Product, target: Target, constants: Coll
     k, micro = nest.multiply(stage, kernel, around, [step_loop(stage, product.depth.var)], inner, tile)
     steps = step_loop(stage, product.facts.spatial[0].var)
     if not kernel.dot:
-        ahead = max((target.cache_bytes[0] or 32 << 10) // 4 // (size * width), 8)
+        ahead = max(target.cache_bytes[0] // 4 // (size * width), 8)
         for copy in copies:
             stage.prefetch(nest.result_of(copy), k, ahead)
         if _starts_from_zeros(s, product, stage, steps):
@@ -103,13 +103,10 @@ def _starts_from_zeros(s: Schedule, product: Product, stage: Stage, steps: Var) 
     before = simplify(substitute(product.left.indices[0], {ordered: binding}))
     if not structural_equal(before, steps):  # row 0 in the first step
         return False
-    state = product.left.buffer
-    makers = [b for b in blocks_in(s.func.body) if any(w.buffer is state for w in b.writes)]
-    first = [b for b in makers if all(axis.kind != "ordered" for axis in b.axes)]
-    if len(first) != 1 or len(makers) != 2 or not isinstance(first[0].body, Store):
-        return False
-    value = first[0].body.value
-    return isinstance(value, Const) and value.value == 0
+    makers = writers(s.func.body, product.left.buffer)
+    first = [b.body for b in makers if all(axis.kind != "ordered" for axis in b.axes)]
+    body = first[0] if len(first) == 1 and len(makers) == 2 else None
+    return isinstance(body, Store) and isinstance(body.value, Const) and body.value.value == 0
 
 
 def step_loop(stage: Stage, axis: Var) -> Var:

@@ -17,13 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Load, Var, int_value, sub
+from weft.expr.nodes import Buffer, Load, Var, int_value
 from weft.expr.simplify import simplify
-from weft.expr.visit import uses_any
 from weft.loop.ir import Axis
 from weft.loop.passes.shift_tiles import NOTE as TILES
-from weft.plan.contraction import counted, group_of, load_bytes, taps_along, uses
+from weft.plan.contraction import counted, dimensions, group_of, load_bytes, start_along, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -42,8 +40,8 @@ from weft.targets.cpu.sketches import nest
 class TilePlan:
     """A register tile: `vectors` of `lanes` along the axis `lane`, `rows` along the axis `row` (None: no such axis)."""
 
-    lane: Var
-    row: Var | None
+    lane: Axis
+    row: Axis | None
     lanes: int = 1
     vectors: int = 1
     rows: int = 1
@@ -58,16 +56,17 @@ class TilePlan:
     @property
     def padded(self) -> bool:
         """Whether tiles at the end are whole: the packed operand has zeros behind its last lanes."""
-        return self.packed is not None and self.packed.indices[self.packed_dim] is self.lane
+        return self.packed is not None and self.packed.indices[self.packed_dim] is self.lane.var
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last tile along the lanes has fewer of them."""
+        return not self.padded and extent(self.lane) % self.width != 0
 
     @property
     def kernel(self) -> MicroKernel:
         """A vector of multiply-adds."""
         return replace(VECTOR, lanes=self.lanes)
-
-    def at(self, point: Point) -> TilePlan:
-        """The tile of a point."""
-        return replace(self, lanes=point["lanes"], vectors=point["vectors"], rows=point["rows"])
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -78,12 +77,13 @@ def match(unit: Unit) -> Sketch | None:
     tests, packing = 1.0, 0.0
     if plan.packed is None:
         slow = model.MASKED_WINDOW if _masks(unit.facts, unit.target) else model.OPEN_WINDOW
-        tests = slow if _is_window(unit, plan) else 1.0
+        # Whether steps of the reduction move through what lies along the lanes.
+        tests = slow if any(taps_along(unit.facts, load, plan.lane) for load in unit.facts.loads) else 1.0
     elif plan.packed.buffer not in unit.constants:
         packing = model.PACKING_CYCLES * load_bytes(plan.packed) / plan.packed.buffer.dtype.bytes
 
     def cost(columns: Columns) -> Any:
-        lines = model.lines_of(unit.target) * columns["lanes"] / max(unit.target.lanes(unit.facts.target.dtype), 1)
+        lines = model.lines_of(unit.target) * columns["lanes"] / unit.target.lanes(unit.facts.target.dtype)
         slower = model.UNBLOCKED if plan.packed is not None else tests * (1 + model.UNPACKED * lines)
         computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan, columns["rows"])
         again = _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
@@ -106,7 +106,7 @@ def match_grouped(unit: Unit) -> Sketch | None:
     if len(found) != 1:
         return None
     weight, size = unit.facts.loads[groups[found[0]].index(1)], max(groups[found[0]])
-    lanes = max(unit.target.lanes(unit.facts.target.dtype), 1)
+    lanes = unit.target.lanes(unit.facts.target.dtype)
     whole = math.gcd(size, lanes) >= model.LEAST_SIDE and (size > lanes or lanes % size == 0)
     if weight.buffer not in unit.constants or not whole:
         return None
@@ -152,11 +152,10 @@ def _choices(
     The width of an operand that is packed as it lies must divide its axis. A product of one row waits for memory:
     several streams at once.
     """
-    sizes, registers = {axis.var: extent(axis) for axis in facts.spatial}, max(target.vector_registers, 8)
-    across, down = sizes[plan.lane], 1 if plan.row is None else sizes[plan.row]
+    across, down, registers = extent(plan.lane), nest.length(plan.row), max(target.vector_registers, 8)
     whole, cut = plan.packed is not None and not plan.padded, plan.packed is not None or not _masks(facts, target)
-    lanes = _lane_counts(max(target.lanes(facts.target.dtype), 1), across, whole)
-    share = ceildiv(ceildiv(across, lanes[0]), max(target.cores, 1))
+    lanes = _lane_counts(target.lanes(facts.target.dtype), across, whole)
+    share = ceildiv(ceildiv(across, lanes[0]), target.cores)
     most = min(6, ceildiv(across, lanes[-1])) if down > 1 else min(registers * 3 // 8, share)
     knobs = {
         "lanes": tuple(lanes), "vectors": tuple(range(1, most + 1)), "rows": tuple(range(1, min(down, registers) + 1)),
@@ -174,19 +173,18 @@ def _choices(
 
 def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> Any:
     """Cycles of all tiles: what a step multiplies, and what it loads for that. Those of the last rows are smaller."""
-    sizes = {axis.var: extent(axis) for axis in facts.spatial}
-    down, rows = 1 if plan.row is None else sizes[plan.row], columns["rows"]
-    across = ceildiv(sizes[plan.lane], columns["vectors"] * columns["lanes"])
+    down, rows = nest.length(plan.row), columns["rows"]
+    across = ceildiv(extent(plan.lane), columns["vectors"] * columns["lanes"])
     each = down // rows * _tile_cycles(facts, target, plan, columns["vectors"], rows)
     each = each + (down % rows > 0) * _tile_cycles(facts, target, plan, columns["vectors"], down % rows)
-    return facts.points // (sizes[plan.lane] * down) * across * each
+    return facts.points // (extent(plan.lane) * down) * across * each
 
 
 def _tile_cycles(facts: Facts, target: Target, plan: TilePlan, vectors: Any, rows: Any) -> Any:
     core, loads = core_of(target), np.zeros(1)
     for load in facts.loads:
-        along = vectors if facts.step(load, plan.lane) != 0 else 1
-        apart = 0 if plan.row is None else facts.step(load, plan.row)
+        along = vectors if facts.step(load, plan.lane.var) != 0 else 1
+        apart = 0 if plan.row is None else facts.step(load, plan.row.var)
         clash = core.clashes(None if apart is None else apart * int(load.buffer.dtype.bytes))
         loads = loads + along * (rows if apart != 0 else 1) / (1.0 if clash else core.loads)
     issued = np.maximum(rows * vectors / core.multiply_adds, loads * model.LOAD_SHARE)
@@ -196,22 +194,15 @@ def _tile_cycles(facts: Facts, target: Target, plan: TilePlan, vectors: Any, row
 
 def _turned(unit: Unit, plan: TilePlan, rows: Any) -> Any:
     """Cycles in which results are stored that do not lie along the lanes."""
-    facts = unit.facts
-    row = next((axis for axis in facts.spatial if axis.var is plan.row), None)
-    if nest.phase_between(unit, row, [axis for axis in facts.spatial if axis.var not in (plan.row, plan.lane)]):
+    facts, row = unit.facts, plan.row
+    if nest.phase_between(unit, row, [axis for axis in facts.spatial if axis not in (row, plan.lane)]):
         return model.SCATTERED_CYCLES * facts.points
-    if nest.result_step(unit, plan.lane) == 1:
+    if nest.result_step(unit, plan.lane.var) == 1:
         return 0.0
     if row is None or nest.result_step(unit, row.var) != 1:
         return model.TURNED_CYCLES * facts.points
     lines = model.row_cycles(rows, extent(row), facts.target.dtype.bytes) * model.far_lines(unit)
     return facts.points / rows * lines
-
-
-def _is_window(unit: Unit, plan: TilePlan) -> bool:
-    """Whether steps of the reduction move through what lies along the lanes."""
-    lane = next(axis for axis in unit.facts.spatial if axis.var is plan.lane)
-    return any(taps_along(unit.facts, load, lane) for load in unit.facts.loads)
 
 
 def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
@@ -224,57 +215,48 @@ def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
     total: Any = 0.0
     for load in unit.facts.loads:
         size, same = load_bytes(load), [axis for axis in unit.facts.spatial if not uses(load, axis)]
-        if size > unit.target.cache_bytes[0] and any(axis.var is plan.lane for axis in same):
-            passes = math.prod(extent(axis) for axis in same if axis.var not in (plan.lane, plan.row))
-            lane = next(extent(axis) for axis in same if axis.var is plan.lane)
-            total = total + (passes * ceildiv(lane, width) - 1) * size / model.bytes_a_cycle(size, unit.target)
+        if size > unit.target.cache_bytes[0] and plan.lane in same:
+            passes = math.prod(extent(axis) for axis in same if axis not in (plan.lane, plan.row))
+            passes = passes * ceildiv(extent(plan.lane), width)
+            total = total + (passes - 1) * size / model.bytes_a_cycle(size, unit.target)
     return total
 
 
 def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
-    plan = plan.at(point)
+    plan = replace(plan, lanes=point["lanes"], vectors=point["vectors"], rows=point["rows"])
     known = set(names_of(s))
     outer = _tile(unit, plan)
     made = [name for name in names_of(s) if name not in known]
     packed = [name for name in made if plan.packed is not None and name.startswith(f"{plan.packed.buffer.name}_global")]
-    unit.done.update([facts.block.name, unit.name, *(name for name in made if name not in packed)])
+    unit.done.update([facts.block.name, unit.name, *made])
     parallel = parallelize(s[unit.name], _shared(unit, plan, outer), facts.points * facts.depth, unit.target)
     attach = [parallel] if parallel is not None else list(outer[:1])
-    attach_producers(s, unit.name, attach, unit.target, unit.done, skip=set(packed))
+    attach_producers(s, unit.name, attach, unit.target, unit.done)
     for name in packed:
         if plan.packed is not None and plan.packed.buffer not in unit.constants:
             points = facts_of(block_named(s, name)).points
             parallelize(s[name], list(s[name].loops[:-1]), points, unit.target)
-        unit.done.add(name)
 
 
 def _shared(unit: Unit, plan: TilePlan, outer: list[Var]) -> list[Var]:
     """The loops that threads may share: those over tiles of which the last is cut stay apart where others are enough.
     Fused with them, which rows and lanes there are would be a test in each step."""
-    stage, rows = unit.schedule[unit.name], [extent(axis) for axis in unit.facts.spatial if axis.var is plan.row]
-    cut = [len(outer) - 1 - len(rows)] * _is_cut(unit.facts, plan) + [len(outer) - 1 for n in rows if n % plan.rows]
+    stage, last, rows = unit.schedule[unit.name], len(outer) - 1, nest.length(plan.row)
+    cut = [last - (plan.row is not None)] * plan.is_cut + [last] * (rows % plan.rows > 0)
     counts = {at: math.prod(extent_of(stage, loop) for loop in outer[:at]) for at in cut}
     return outer[: next((at for at in cut if counts[at] >= max(unit.target.cores, 2)), len(outer))]
-
-
-def _is_cut(facts: Facts, plan: TilePlan) -> bool:
-    """Whether the last tile along the lanes has fewer of them."""
-    lane = next(axis for axis in facts.spatial if axis.var is plan.lane)
-    return not plan.padded and extent(lane) % plan.width != 0
 
 
 def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> TilePlan | None:
     """The tile for a product; None where no axis can lie along lanes."""
     choices = []
     for position, axis in enumerate(facts.spatial):
-        if extent(axis) < 2 or axis.kind != "spatial":
-            continue
-        found = _operand(facts, axis, constants)
+        found = _operand(facts, axis, constants) if extent(axis) > 1 and axis.kind == "spatial" else None
         if found is None:
             continue
         packed, dim, rank = found
-        lanes = max(target.lanes(facts.target.dtype), 1)
+        lanes = target.lanes(facts.target.dtype)
         padded = packed is not None and packed.indices[dim] is axis.var
         even = extent(axis) % lanes == 0 or (
             packed is not None and _filled(extent(axis), lanes, padded) >= model.MOSTLY_FILLED
@@ -285,7 +267,7 @@ def plan_tile(facts: Facts, target: Target, constants: Collection[Buffer]) -> Ti
     *_, position, packed, dim = max(choices, key=lambda c: c[:5])
     lane = facts.spatial[position]
     row = _row_axis(facts, lane, packed)
-    return TilePlan(lane.var, None if row is None else row.var, packed=packed, packed_dim=dim)
+    return TilePlan(lane, row, packed=packed, packed_dim=dim)
 
 
 def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[Load | None, int, int] | None:
@@ -306,34 +288,25 @@ def _operand(facts: Facts, axis: Axis, constants: Collection[Buffer]) -> tuple[L
 
 def _packable_dimension(facts: Facts, load: Load, axis: Axis) -> int | None:
     """The one dimension of a load that an axis indexes: by itself, or as the place in a row of its own length."""
-    using = [d for d, index in enumerate(load.indices) if uses_any(index, {axis.var})]
-    if len(using) != 1:
+    found = start_along(facts, load, axis)
+    if found is None or int_value(simplify(found[1] % extent(axis), facts.ranges)) != 0:
         return None
-    index = load.indices[using[0]]
-    if index is axis.var:
-        return using[0]
-    start = simplify(sub(index, axis.var), facts.ranges)
-    if uses_any(start, {axis.var}) or int_value(simplify(start % extent(axis), facts.ranges)) != 0:
-        return None
-    return using[0]
+    return found[0]
 
 
 def _row_axis(facts: Facts, lane: Axis, packed: Load | None) -> Axis | None:
     """The axis to unroll: one along which the lanes' operand stays the same; the innermost that is long enough."""
-    best: tuple[int, int] | None = None
-    for position, axis in enumerate(facts.spatial):
+    read = (load for load in facts.loads if facts.step(load, lane.var) != 0)
+    same = packed if packed is not None else next(read, None)
+    best: tuple[int, Axis | None] = (0, None)
+    for axis in facts.spatial:
         if axis is lane or extent(axis) < 2 or axis.kind != "spatial":
             continue
-        steps = [(load, facts.step(load, axis.var)) for load in facts.loads]
-        lane_loads = [load for load in facts.loads if facts.step(load, lane.var) != 0]
-        same = packed if packed is not None else next((x for x in lane_loads), None)
-        reuse = same is not None and any(load is same and step == 0 for load, step in steps)
-        if packed is not None and not reuse:
-            continue
+        reuse = same is not None and facts.step(same, axis.var) == 0
         score = (2 if reuse else 1) * min(extent(axis), 8)
-        if best is None or score >= best[0]:
-            best = (score, position)
-    return None if best is None else facts.spatial[best[1]]
+        if (reuse or packed is None) and score >= best[0]:
+            best = (score, axis)
+    return best[1]
 
 
 def _lane_counts(full: int, across: int, whole: bool) -> list[int]:
@@ -357,13 +330,11 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     facts = unit.facts
     _pack(unit.schedule, facts, plan)
     sums, final, at = nest.sums_and_final(unit)
-    place = {axis.var: i for i, axis in enumerate(facts.spatial)}
+    lane, row = facts.spatial.index(plan.lane), None if plan.row is None else facts.spatial.index(plan.row)
     if plan.padded:
-        sums.pad(sums.axis[place[plan.lane]], plan.width)
+        sums.pad(sums.axis[lane], plan.width)
     outer = _tile_final(unit, final, plan, at)
-    sums.compute_at(final, outer[-1], exact=not plan.padded)
-    sums.set_scope("local")
-    lane, row = place[plan.lane], None if plan.row is None else place[plan.row]
+    nest.compute_near(sums, final, outer[-1], exact=not plan.padded)
     nest.store_last(sums, lane)
     axes, last = list(sums.axis), sums.reduce_axis[-1]
     rows = [] if row is None else [axes[row]]
@@ -378,26 +349,21 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     return outer
 
 
-def _side(facts: Facts, plan: TilePlan) -> int:
-    """Lanes that are stored at once, row by row, where the rows of the result lie side by side."""
-    return math.gcd(plan.lanes, next(extent(axis) for axis in facts.spatial if axis.var is plan.lane))
-
-
 def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) -> list[Var]:
     """The epilogue on the tile, blocks of lanes outside those of rows so that the packed operand stays close."""
-    order, side = [axis.var for axis in final.block.axes], _side(unit.facts, plan)
-    loop_of, lane, row = nest.loops_of(final), at[plan.lane], None if plan.row is None else at[plan.row]
-    rest = [loop_of[axis] for axis in order if axis is not lane and axis is not row]
+    loop_of, lane, row = nest.loops_of(final), at[plan.lane.var], None if plan.row is None else at[plan.row.var]
+    rest = [loop for axis, loop in loop_of.items() if axis is not lane and axis is not row]
     block, lanes = final.split(loop_of[lane], factor=plan.width)
-    first = len(rest) if _is_cut(unit.facts, plan) else 1
+    first = len(rest) if plan.is_cut else 1
     outer, tile = [*rest[:first], block, *rest[first:]], [lanes]
     if row is not None:
         down, rows = final.split(loop_of[row], factor=plan.rows)
         outer.append(down)
         tile = [rows, lanes] if facts_of(final.block).store_step(lane) == 1 else [lanes, rows]
     final.reorder(*outer, *tile)
-    if _is_cut(unit.facts, plan) and nest.starts_early(unit, 1, plan.width):
+    if plan.is_cut and nest.starts_early(unit, 1, plan.width):
         final.annotate(TILES, plan.width, block)
+    side = math.gcd(plan.lanes, extent(plan.lane))  # lanes that are stored at once, row by row
     if tile[-1] is lanes:
         nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
@@ -413,14 +379,11 @@ def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) ->
 
 def _overlaps(facts: Facts, plan: TilePlan) -> bool:
     """Whether rows read again what other steps of the reduction read: LLVM would keep it all in registers."""
-    last = facts.reduce[-1].var
-    if plan.row is None:
+    last, row = facts.reduce[-1].var, plan.row
+    if row is None:
         return False
-    for load in facts.loads:
-        along, across = facts.step(load, last), facts.step(load, plan.row)
-        if along and across and abs(along) < plan.rows * abs(across):
-            return True
-    return False
+    steps = ((facts.step(load, last), facts.step(load, row.var)) for load in facts.loads)
+    return any(along and across and abs(along) < plan.rows * abs(across) for along, across in steps)
 
 
 def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
@@ -428,14 +391,11 @@ def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
     load, across, name = plan.packed, plan.packed_dim, facts.block.name
     if load is None:
         return
-    reducing = {axis.var for axis in facts.reduce}
-    down = [d for d, index in enumerate(load.indices) if d != across and uses_any(index, reducing)]
+    down = [d for d in dimensions(load, *facts.reduce) if d != across]
     # Whole tiles: a copy without a test is made when the model is compiled.
     copy = nest.padded_copy(s, load, name, {across: plan.width})
     nest.store_panels(copy, plan.kernel, across, down, plan.width)
     axes = list(copy.axis)
-    if len(axes) != len(load.indices):
-        raise ScheduleError("pack", name, "a dimension of the operand has no loop of its own")
     with s.attempt("lanes of the packed operand"):
         block, inner = copy.split(axes[across], factor=plan.width)
         copy.reorder(*nest.without(axes, across, *down), block, *(axes[d] for d in down), inner)

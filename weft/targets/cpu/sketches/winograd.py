@@ -69,23 +69,18 @@ class Sizes:
     tall: int
     wide: int
     strips: int = 0
-    """Where `tall` × `wide` tiles are a strip of an image, whose size is open: typically so many."""
+    """Where `tall` × `wide` tiles are a strip of an image, whose size is open: typically so many; else 0."""
     is_across: bool = False
     """Whether it is the columns of a strip that may be any number, not the rows."""
 
     @property
-    def in_strips(self) -> bool:
-        """Whether images are cut into strips: the loop over them is one more."""
-        return self.strips > 0
-
-    @property
     def more(self) -> int:
-        """The axes beside those of whole images."""
-        return int(self.in_strips)
+        """The axes beside those of whole images: one over the strips."""
+        return int(self.strips > 0)
 
     @property
     def deep(self) -> int:
-        """Tiles of a strip side by side, which are next to each other in memory."""
+        """Tiles of an image, or a strip of one, side by side, which are next to each other in memory."""
         return self.tall if self.is_across else self.wide
 
     @property
@@ -100,7 +95,7 @@ class Sizes:
 
     def block_bytes(self, tile_rows: int, channels: int) -> int:
         """The transformed values of some rows of tiles."""
-        return 4 * self.size * tile_rows * (self.deep if self.in_strips else self.wide) * channels
+        return 4 * self.size * tile_rows * self.deep * channels
 
 
 def match(unit: Unit) -> Sketch | None:
@@ -118,9 +113,8 @@ def match(unit: Unit) -> Sketch | None:
         return None
 
     def apply(point: Point) -> None:
-        own = {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, *chain}
-        others = set(names_of(s)) - own
-        _Sketch(s, chain, sizes, point, lanes, weight, unit.target.cores).apply()
+        others = set(names_of(s)) - {PADDED, ROWS, TAKEN, SUMS, BACK, PEAKS, UNEVEN, DIRECT, *chain}
+        _Sketch(unit, chain, sizes, point, lanes, weight).apply()
         unit.done.update(set(names_of(s)) - others)
 
     point = default_point(sizes, unit.target, lanes)
@@ -177,29 +171,28 @@ def _sizes(s: Schedule, chain: list[str]) -> Sizes:
 
 def default_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The numbers that the facts about a machine suggest."""
-    cache = target.cache_bytes[1] or 256 << 10
-    if sizes.in_strips:
-        return _strips_point(sizes, target, lanes, cache)
-    point = _by_tiles(sizes, target, lanes, cache)
+    if sizes.strips:
+        return _strips_point(sizes, target, lanes)
+    point, cache = _by_tiles(sizes, target, lanes), target.cache_bytes[1]
     far = 2 * sizes.weight_bytes > cache
     point["fetch"] = model.WINOGRAD_FETCH if far and point["vectors"] <= model.MOST_FETCHED else 0
-    cores, blocks = max(target.cores, 1), sizes.batch * sizes.tall // point["tile_rows"]
+    cores, blocks = target.cores, sizes.batch * sizes.tall // point["tile_rows"]
     by_tiles = sizes.weight_bytes * (blocks if far else 1)
     whole, panels = sizes.block_bytes(sizes.tall, sizes.inputs), sizes.outputs // (point["vectors"] * lanes)
     by_channels = sizes.weight_bytes + sizes.batch * whole * (panels if 2 * whole > cache else 1)
     if cores == 1 or (by_tiles <= 1.2 * by_channels and model.even_share(blocks, cores) > 0.8):
         return point
-    by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes, cache)
+    by, (tile_rows, rows, vectors, panels) = 1, _by_channels(sizes, target, lanes)
     shared = sizes.outputs // (vectors * lanes * panels)
     if shared < 2 * cores and model.even_share(shared, cores) < model.EVEN:
-        by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes, cache)
+        by, panels, (tile_rows, rows, vectors) = BOTH, 1, _by_both(sizes, target, lanes)
     return {
         "threads_by_channels": by, "tile_rows": tile_rows, "panels": panels, "rows": rows, "vectors": vectors,
         "fetch": model.WINOGRAD_FETCH if far else 0,
     }  # fmt: skip
 
 
-def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+def _by_tiles(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The blocks of tile rows and the register tile that take the fewest cycles where threads share the tiles, a panel
     of channels out at a time; all of them where V does not stay in the cache, which is read once then."""
     total, registers = sizes.outputs // lanes, target.vector_registers
@@ -215,7 +208,7 @@ def _by_tiles(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str,
         return held | ((rows == 1) & (vectors == 1))
 
     found = cheapest(knobs, lambda columns: _block_cycles(sizes, target, lanes, columns), legal)[0]
-    stays = 2 * sizes.block_bytes(found["tile_rows"], sizes.inputs) <= cache
+    stays = 2 * sizes.block_bytes(found["tile_rows"], sizes.inputs) <= target.cache_bytes[1]
     return {"threads_by_channels": 0, "panels": 1 if stays else total // found["vectors"], **found}
 
 
@@ -242,10 +235,10 @@ def _block_cycles(sizes: Sizes, target: Target, lanes: int, columns: Mapping[str
     return model.overlapped(computing, streaming) * blocks / model.even_share(sizes.batch * blocks, target.cores)
 
 
-def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[str, int]:
+def _strips_point(sizes: Sizes, target: Target, lanes: int) -> dict[str, int]:
     """The same for images in strips: by tiles or by channels, whichever takes fewer cycles in images around the typical
     one. Threads share channels evenly, whatever the size; stretches of tiles only where there are many."""
-    cores, total = max(target.cores, 1), sizes.outputs // lanes
+    cores, cache, total = target.cores, target.cache_bytes[1], sizes.outputs // lanes
     widths = [n for n in range(1, model.MOST_FETCHED + 1) if total % n == 0]
     even = [n for n in widths if total // n % cores == 0] or widths
     taken = sizes.batch * sizes.strips * sizes.long * sizes.block_bytes(1, sizes.inputs)
@@ -259,7 +252,7 @@ def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
     passes = sizes.strips * ceildiv(sizes.long, stretch) if at_once > 1 else 1
     share, moved = model.even_share(panels // at_once, cores), (1 + cores) * taken  # one writes a part, each reads all
     point = {"threads_by_channels": 1, "stretch": stretch, "rows": rows, "vectors": vectors, "panels": at_once}
-    found = [(_strips_cycles(sizes, target, lanes, point, passes, cache, moved) / share, point)]
+    found = [(_strips_cycles(sizes, target, lanes, point, passes, moved) / share, point)]
     columns = model.open_sizes(sizes.long)
     for stretch in model.WINOGRAD_STRETCHES:
         rows, vectors = _open_tile(sizes, target, lanes, widths, stretch * sizes.deep)
@@ -272,7 +265,7 @@ def _strips_point(sizes: Sizes, target: Target, lanes: int, cache: int) -> dict[
             share = sum(columns) / (cores * sum(min(n * stretch, c) for n, c in zip(rounds, columns)))
         passes = sizes.strips * ceildiv(sizes.long, stretch)
         point = {"threads_by_channels": 0, "stretch": stretch, "rows": rows, "vectors": vectors, "panels": 1}
-        found.append((_strips_cycles(sizes, target, lanes, point, passes, cache, 0) / share, point))
+        found.append((_strips_cycles(sizes, target, lanes, point, passes, 0) / share, point))
     return {**min(found, key=lambda one: one[0])[1], "fetch": model.WINOGRAD_FETCH}
 
 
@@ -300,27 +293,25 @@ def _open_tile(sizes: Sizes, target: Target, lanes: int, widths: Sequence[int], 
     return found["rows"], found["vectors"]
 
 
-def _strips_cycles(
-    sizes: Sizes, target: Target, lanes: int, point: Point, passes: int, cache: int, moved: int
-) -> float:
+def _strips_cycles(sizes: Sizes, target: Target, lanes: int, point: Point, passes: int, moved: int) -> float:
     """Cycles of the cores for the products of an image in strips, with so many passes over the weights, and so many
     bytes of V moved, by a phase that writes and one that reads them."""
     images, core = sizes.batch * sizes.strips, core_of(target)
     computing = sizes.size * images * _tile_cycles(sizes, target, lanes, point["rows"], point["vectors"])
     weights, streaming = sizes.weight_bytes * sizes.batch * passes, 0.0
-    if sizes.weight_bytes > model.WEIGHT_SHARE * cache:  # they are fetched ahead
+    if sizes.weight_bytes > model.WEIGHT_SHARE * target.cache_bytes[1]:  # they are fetched ahead
         computing = max(computing, weights / core.third_level)
     else:
         streaming = weights / core.second_level
     return float(model.overlapped(computing, streaming) + moved / model.STREAM_BYTES)
 
 
-def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int, int]:
+def _by_channels(sizes: Sizes, target: Target, lanes: int) -> tuple[int, int, int, int]:
     """Tile rows, register tile and panels of a block where threads share the output channels evenly.
 
     A V that does not stay in the cache is read once for a block: then a thread has one block.
     """
-    cores = max(target.cores, 1)
+    cores, cache = target.cores, target.cache_bytes[1]
     rows, vectors = register_tile(sizes.tall * sizes.wide, sizes.outputs // lanes, target.vector_registers)
     while vectors > 1 and (sizes.outputs % (vectors * lanes) or sizes.outputs // (vectors * lanes) % cores):
         vectors -= 1
@@ -332,13 +323,13 @@ def _by_channels(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[
     return ceildiv(sizes.tall, min(parts, sizes.tall)), rows, vectors, panels
 
 
-def _by_both(sizes: Sizes, target: Target, lanes: int, cache: int) -> tuple[int, int, int]:
+def _by_both(sizes: Sizes, target: Target, lanes: int) -> tuple[int, int, int]:
     """Tile rows and register tile where threads share blocks of channels and of tile rows: too few channels for all."""
-    best, cores = (-1.0, 0, 1, 1), max(target.cores, 1)
+    best, cores = (-1.0, 0, 1, 1), target.cores
     for parts in range(1, sizes.tall + 1):
         tile_rows = ceildiv(sizes.tall, parts)
         for vectors in (n for n in range(1, 5) if sizes.outputs % (n * lanes) == 0):
-            if parts > 1 and sizes.block_bytes(tile_rows, vectors * lanes) > cache // 4:
+            if parts > 1 and sizes.block_bytes(tile_rows, vectors * lanes) > target.cache_bytes[1] // 4:
                 continue
             tiles = tile_rows * sizes.wide
             rows = max(range(1, max(1, min(tiles, (target.vector_registers - 1) // vectors - 1)) + 1),
@@ -384,7 +375,7 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
         "vectors": tuple(n for n in range(1, model.MOST_PANEL + 1) if vectors % n == 0),
         "fetch": (0, 4, model.WINOGRAD_FETCH),
     }
-    if sizes.in_strips:
+    if sizes.strips:
         del choices["tile_rows"]
         choices.update(threads_by_channels=(0, 1), stretch=model.WINOGRAD_STRETCHES)
     return {knob: tuple(sorted({*values, point[knob]})) for knob, values in choices.items()}
@@ -396,12 +387,10 @@ def _knobs(sizes: Sizes, point: Point, lanes: int, target: Target) -> dict[str, 
 class _Sketch:
     """One point of the space, applied stage by stage from the output to the input."""
 
-    def __init__(
-        self, s: Schedule, chain: list[str], sizes: Sizes, point: Point, lanes: int, weight: Buffer, cores: int
-    ) -> None:
-        self.s, self.chain, self.sizes, self.point, self.lanes, self.weight = s, chain, sizes, point, lanes, weight
-        self.others, self.rank = max(cores - 1, 1), _rank(s)
-        self.width = lanes * point["vectors"]
+    def __init__(self, unit: Unit, chain: list[str], sizes: Sizes, point: Point, lanes: int, weight: Buffer) -> None:
+        self.s, self.chain, self.sizes, self.point = unit.schedule, chain, sizes, point
+        self.weight, self.lanes, self.width = weight, lanes, lanes * point["vectors"]
+        self.others, self.rank = max(unit.target.cores - 1, 1), _rank(self.s)
         if sizes.outputs % (self.width * point["panels"]):
             raise ScheduleError("winograd", str(dict(point)), f"panels of {self.width} do not fill blocks evenly")
 
@@ -425,13 +414,11 @@ class _Sketch:
         self.group_lanes(TAKEN)
         self.group_lanes(SUMS)
         fill = self.transform()
-        if self.point["threads_by_channels"] == BOTH:
-            final.parallel(final.fuse(channels, image, block))
+        if by_channels:
+            is_shared = self.point["threads_by_channels"] == BOTH
+            final.parallel(final.fuse(channels, image, block) if is_shared else channels)
             s[TAKEN].parallel(fill)
-        elif by_channels:
-            final.parallel(channels)
-            s[TAKEN].parallel(fill)
-        elif self.sizes.in_strips:
+        elif self.sizes.strips:
             final.parallel(self.shared)
         else:
             final.parallel(final.fuse(image, block) if self.sizes.batch > 1 else block)
@@ -443,7 +430,7 @@ class _Sketch:
         facts = facts_of(block_named(self.s, PADDED))
         value = facts.store.value if facts.store is not None else None
         beside = isinstance(value, Load) and facts.step(value, facts.spatial[-1].var) == 1
-        if beside and len(facts.spatial) == self.rank + 1 and not self.sizes.in_strips:
+        if beside and len(facts.spatial) == self.rank + 1 and not self.sizes.strips:
             self.s[PADDED].compute_inline()
 
     def peaks(self) -> None:
@@ -470,8 +457,7 @@ class _Sketch:
         else:
             y, x = sides
             partial.reorder(image, y, channel, x, *rest, lane)
-        for loop in rest:  # a cut at a number that is not known yet would leave a loop
-            partial.annotate("partition", False, loop)
+        nest.keep_whole(partial, rest)  # a cut at a number that is not known yet would leave a loop
         nest.write_out(partial, *rest, lane)
         vectors = facts_of(partial.block).points * extent_of(partial, channel) * len(rest) * 2 // self.lanes
         # The more cores would wait for one, the less is left to it; the pool offers a loop to no more than it is worth.
@@ -499,36 +485,25 @@ class _Sketch:
         return row, column
 
     def outer_loops(self, final: Stage, by_channels: bool) -> tuple[Var, Var, Var]:
-        """The loops over images, blocks of tile rows and blocks of channels around everything."""
+        """The loops over images, blocks of tile rows (stretches of strips) and blocks of channels around everything."""
+        sizes, point = self.sizes, self.point
         group, lane = self.split_lanes(final, CHANNEL, self.rank)
-        image, (height, across) = final.axis[0], self.sides(final)
-        if self.sizes.in_strips:
-            return self.loops_over_strips(final, group, (image, height, across, lane), by_channels)
-        block, part = final.split(height, factor=self.point["tile_rows"] * self.sizes.down)
-        channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
-        first = (channels, image, block) if by_channels else (image, block, channels)
-        final.reorder(*first, within, part, across, lane)
-        final.annotate("partition", False, block)
-        self.loops = (within, part, across, lane)
-        return image, block, channels
-
-    def loops_over_strips(
-        self, final: Stage, group: Var, loops: tuple[Var, Var, Var, Var], by_channels: bool
-    ) -> tuple[Var, Var, Var]:
-        """The same for strips of an image, in stretches."""
-        sizes, (image, height, across, lane) = self.sizes, loops
-        ahead = self.point["stretch"]
-        down, part = final.split(height, factor=sizes.down * (sizes.tall if sizes.is_across else ahead))
-        right, side = final.split(across, factor=sizes.across * (ahead if sizes.is_across else sizes.wide))
-        channels, within = final.split(group, factor=self.point["panels"] * self.point["vectors"])
-        strip, stretch = (down, right) if sizes.is_across else (right, down)
-        self.shared = max(strip, stretch, key=lambda loop: extent_of(final, loop))
-        outer = (image, strip, stretch)
-        final.reorder(*((channels, *outer) if by_channels else (*outer, channels)), within, part, side, lane)
-        for loop in outer[1:]:
-            final.annotate("partition", False, loop)
+        image, (part, side) = final.axis[0], self.sides(final)
+        if sizes.strips:
+            ahead = point["stretch"]
+            down, part = final.split(part, factor=sizes.down * (sizes.tall if sizes.is_across else ahead))
+            right, side = final.split(side, factor=sizes.across * (ahead if sizes.is_across else sizes.wide))
+            blocks = [down, right] if sizes.is_across else [right, down]
+            self.shared = max(blocks, key=lambda loop: extent_of(final, loop))
+        else:
+            block, part = final.split(part, factor=point["tile_rows"] * sizes.down)
+            blocks = [block]
+        channels, within = final.split(group, factor=point["panels"] * point["vectors"])
+        first = [channels, image, *blocks] if by_channels else [image, *blocks, channels]
+        final.reorder(*first, within, part, side, lane)
+        nest.keep_whole(final, blocks)
         self.loops = (within, part, side, lane)
-        return image, stretch, channels
+        return image, blocks[-1], channels
 
     def elements(self, final: Stage, apart: Stage | None, at: Var) -> None:
         """The transform back and what follows it, tile by tile."""
@@ -543,32 +518,25 @@ class _Sketch:
             nest.write_out(final, place, lane)
             within, lane = self.split_lanes(stage, CHANNEL, self.rank)
             part, across = self.sides(stage)
-            self.blocks_of_lanes(facts_of(stage.block).target.name)
+            self.blocks_of_lanes(nest.result_of(stage))
         tall, row = stage.split(part, factor=self.sizes.down)
         wide, column = stage.split(across, factor=self.sizes.across)
         outer, inner = (wide, tall) if self.sizes.is_across else (tall, wide)
         stage.reorder(within, outer, inner, row, column, lane)
         nest.write_out(stage, row, column, lane)
-        for loop in (outer, inner):
-            stage.annotate("partition", False, loop)
+        nest.keep_whole(stage, [outer, inner])
         for name in reversed(self.chain[:-1]):
-            s[name].compute_at(stage, inner)
-            s[name].set_scope("local")
-            self.tile_of_outputs(s[name])
+            self.tile_of_outputs(nest.compute_near(s[name], stage, inner))
         if BACK in names_of(s):
-            s[BACK].compute_at(stage, inner)
-            s[BACK].set_scope("local")
-            self.positions(s[BACK])
-        s[DIRECT].compute_at(stage, inner, exact=False)
-        s[DIRECT].set_scope("local")
-        s[DIRECT].reorder(*s[DIRECT].reduce_axis, *self.tile_of_outputs(s[DIRECT]))
-        taps = [loop for loop in s[DIRECT].reduce_axis[1:] if extent_of(s[DIRECT], loop) > 1]
-        for loop in taps[:-1]:  # few tiles are computed so: with tests along one side, rather than nine times
-            s[DIRECT].annotate("partition", False, loop)
-        self.blocks_of_lanes(facts_of(s[DIRECT].block).target.name)
+            self.positions(nest.compute_near(s[BACK], stage, inner))
+        direct = nest.compute_near(s[DIRECT], stage, inner, exact=False)
+        direct.reorder(*direct.reduce_axis, *self.tile_of_outputs(direct))
+        taps = [loop for loop in direct.reduce_axis[1:] if extent_of(direct, loop) > 1]
+        nest.keep_whole(direct, taps[:-1])  # few tiles are computed so: with tests along one side, not nine times
+        self.blocks_of_lanes(nest.result_of(direct))
         # A loop of one round would be gone, and its note with it.
-        several = [loop for loop in (inner, outer) if extent_of(stage, loop) > 1]
-        stage.annotate(UNSWITCH, facts_of(s[UNEVEN].block).target.name, several[0] if several else inner)
+        lasting = next((loop for loop in (inner, outer) if extent_of(stage, loop) > 1), inner)
+        stage.annotate(UNSWITCH, nest.result_of(s[UNEVEN]), lasting)
 
     def tile_of_outputs(self, stage: Stage) -> tuple[Var, Var, Var]:
         """The elements of a block between: one tile, one group of lanes; gives their loops."""
@@ -608,15 +576,15 @@ class _Sketch:
     def rounds(self, tile: Var) -> tuple[int, Var] | None:
         """The loop in whose rounds a panel of weights is read again, and in how many parts the next panel comes."""
         sizes, point = self.sizes, self.point
-        tiles = min(point["stretch"], sizes.long) * sizes.deep if sizes.in_strips else point["tile_rows"] * sizes.wide
-        count = ceildiv(tiles, point["rows"])
+        high = min(point["stretch"], sizes.long) if sizes.strips else point["tile_rows"]
+        count = ceildiv(high * sizes.deep, point["rows"])
         return (min(count, model.WINOGRAD_SHARES), tile) if count > 1 else None
 
     def pack(self, accumulate: Stage, step: Var, again: tuple[int, Var] | None) -> None:
         """The weights in panels, in the order in which the loops come to them, so that they are one stream. While some
         rounds of a loop read a panel `again`, the next is fetched."""
         copy = self.s.cache_read(self.weight.name, "global", [accumulate.name])
-        target = facts_of(copy.block).target.name
+        target = nest.result_of(copy)
         panels = self.point["panels"]
         outputs = [f"c // {self.width * panels}", "a", "b", f"c // {self.width} % {panels}", "k", f"c % {self.width}"]
         self.s.apply("transform_layout", buffer=target, inputs=["a", "b", "k", "c"], outputs=outputs)
@@ -627,7 +595,7 @@ class _Sketch:
 
     def group_lanes(self, name: str) -> None:
         """V or M with groups of lanes side by side for neighbouring tiles."""
-        buffer = facts_of(block_named(self.s, name)).target
+        buffer = self.s[name].block.writes[0].buffer
         first = ["a", "b", "n", *["y"][: self.sizes.more]]
         if len(buffer.shape) == 5 + self.sizes.more:
             inputs, channel = [*first, "p", "c"], [f"c // {self.lanes}", "p", f"c % {self.lanes}"]
@@ -654,30 +622,24 @@ class _Sketch:
         if more and self.point["threads_by_channels"]:  # a part of a strip is copied for a group of channels
             stretch, tiles = stage.split(tiles, factor=self.point["stretch"] * self.sizes.deep)
             outer = (group, *images, stretch)
-        row, tile = stage.split(tiles, factor=self.sizes.deep if more else self.sizes.wide)
+        row, tile = stage.split(tiles, factor=self.sizes.deep)
         stage.reorder(*outer, row, tile, a, b, lane)
         nest.write_out(stage, a, b, lane)
         if ROWS in names_of(s):
-            s[ROWS].compute_at(stage, tile)
-            s[ROWS].set_scope("local")
-            self.positions(s[ROWS])
+            self.positions(nest.compute_near(s[ROWS], stage, tile))
         if self.point["threads_by_channels"] == BOTH:
             group = stage.fuse(group, row)
             outer = (*images, group)
         if PADDED in names_of(s):
-            padded = s[PADDED]
-            padded.compute_at(stage, outer[-1])
-            padded.set_scope("local")
+            padded = nest.compute_near(s[PADDED], stage, outer[-1])
             loops = padded.axis
             lane = loops[-1] if len(loops) > self.rank + more else loops[CHANNEL + more]
             if not self.turn_squares(padded, lane):
                 padded.reorder(*[loop for loop in loops if loop is not lane], lane)
                 padded.vectorize(lane)
-            for loop in loops[1 : 1 + more]:
-                padded.annotate("partition", False, loop)
+            nest.keep_whole(padded, loops[1 : 1 + more])
             self.blocks_of_lanes(PADDED, more)
-        for loop in outer[2:] if more else ():
-            stage.annotate("partition", False, loop)
+        nest.keep_whole(stage, outer[2:] if more else ())
         return group if self.sizes.batch == 1 and not more else stage.fuse(*outer)
 
     def turn_squares(self, padded: Stage, lane: Var) -> bool:
