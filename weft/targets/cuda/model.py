@@ -8,13 +8,12 @@ from __future__ import annotations
 from weft.targets.gpu.model import Model
 
 H200 = Model(
-    # Products in registers: 1,300 points of convolutions and matrix products. `launch` is that of the second kernel of
-    # split-K; a first one is taken to cost as much. Large tiles whose operands are turned (`gpu/model.py`) take 0.87 of
-    # the estimate since (22 points of 13 products in float32). With 6.5 for `load` these are 5 % off, but then
-    # 128 × 768 × 3072 gets a point that takes 1.19 times as long.
-    fetch_vector=0.9, fetch_plain=0.74, fetch_gather=15.8, load=14.2, broadcast=2.5, step_instructions=91.0,
-    step_cycles=23.0, latency=380.0, latency_alone=810.0, chain=0.45, fetch_chain=0.3, busy_warps=16.2, busy_power=0.44,
-    start=290.0, wave=0.71, registers=17, launch=4170.0, memory=29.7,
+    # Products in registers: 3,260 points of 52 products and convolutions in float32, tf32 and float16
+    # (`benchmarks.cost_model`, `DEVICE_FITTED`): 16 % off; 20 % where nothing was fitted (584 points of 18), of which
+    # the point with the least estimate takes 1.03 times as long as the best measured. `launch` was not fitted.
+    fetch_vector=3.5, fetch_plain=8.9, fetch_gather=19.4, load=7.8, broadcast=4.1, step_instructions=60.0,
+    step_cycles=41.0, latency=575.0, latency_alone=400.0, chain=0.94, fetch_chain=0.62, busy_warps=14.0,
+    busy_power=0.27, start=500.0, wave=0.3, registers=17, launch=4170.0, next_launch=1300.0, memory=29.7,
     # Attention: 130 points of five sizes.
     attention_product=1.32, query_loads=2.5, key_loads=0.92, attention_busy=(8.5, 0.38), attention_start=1550.0,
     attention_tile=440.0,
@@ -23,42 +22,46 @@ H200 = Model(
     stream_block=4920.0, stream_query=357.0, stream_parts=40.0,
 )  # fmt: skip
 
-# Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
+# Products by tensor cores, the three ways together: fitted to 2,786 points of 52 products and convolutions in float16
+# and tf32, of 2 to 700 µs (`benchmarks.cost_model`, `DEVICE_FITTED`): 20 % off, 13 % of those that take less than 1.5
+# times as long as the best; 18 and 12 % of 555 points of 18 others that the fit had not seen.
 WARP_REGISTERS, GROUP_REGISTERS, THREAD_REGISTERS = 48, 56, 240
 """Of a thread, beside accumulators and, for mma.sync, operands; and all that a thread may have."""
-WARP_PRODUCTS = 640
+BESIDE = 4
+"""Things that go on beside one another take longer than the longest: they are added up as powers of this degree."""
+WARP_PRODUCTS = 780
 """Products of 16-bit floats in a cycle that mma.sync gets to, however many the tensor cores can do by other means."""
-GROUP_PRODUCTS = 1.55
-"""What wgmma takes beyond the rate of the tensor cores, at the highest clock: large products lower it."""
-FETCHED_BYTES = 36
-"""Bytes a cycle that a multiprocessor fetches into shared memory."""
-SECTOR, GROUP_ODD_ROWS, GROUP_ALONE = 32, 1.6, 8
-"""Bytes at whose multiples rows should begin; how much longer others take to be fetched, and such of one element."""
-SHARED_BYTES, WARP_READ_BYTES = 128, 110
-"""Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix."""
-WARP_STEP, GROUP_STEP = 40, 30
-"""Cycles of a step beside all this."""
-WARP_BUSY, WARP_BUSY_POWER = 8, 0.5
-"""With fewer warps on a multiprocessor than this, its tensor cores are not busy all the time."""
-WARP_WAIT, WARP_ALONE, GROUP_WAIT = 100, 0.25, 60
-"""Cycles of a step at the barrier; and the part of the work that a block alone on its multiprocessor does not hide."""
-WARP_LATENCY, GROUP_LATENCY = 1500, 1750
+SHARED_BYTES, WARP_READ_BYTES = 128, (110, 65)
+"""Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix, of tf32, which is rounded there, fewer."""
+FETCHED = {"tensor cores": 24.0, "warpgroups": 1.5}
+"""Cycles of a multiprocessor for 128 fetches of 16 bytes: beside those of the bytes that wgmma reads anyway."""
+FETCHED_PIECES = {8: 21.0, 4: 62.0, 2: 45.0, 1: 90.0}
+"""The same where fewer bytes lie together: of 16 bytes in such pieces. One of a byte was not measured."""
+TURNED_FETCH, WINDOW_FETCH = 262.0, 2.2
+"""The same of elements that are turned as they are fetched, one at a time; and how much longer it takes where places
+are those of a window."""
+FETCH_WAIT = 55
+"""Cycles that a thread waits for an element of less than 4 bytes, which nothing copies beside it, in steps that are not
+fetched before the first."""
+WARP_STEP, WARP_TILE, WARP_FETCH = 150, 23, 0.69
+"""Cycles of a warp's way through a step: anyway, for each tile that it loads, and of its scheduler's fetches."""
+WARP_LATENCY, GROUP_LATENCY, BULK_LATENCY = 540, 715, 420
 """Cycles of a fetch ahead of its use, to be shared by the stages that are on their way."""
-PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 16, 16, 0.1
+WARP_START, GROUP_START = 4020, 2470
+"""Cycles of the launch, and before the first step."""
+WARP_BLOCK, GROUP_BLOCK = (230, 0.26), (800, 0.175, 0.117)
+"""Cycles of a block beside its steps: anyway, for each element that a multiprocessor writes out, and for each that one
+group of threads does."""
+GROUP_WORK = 0.014
+"""Cycles of an element for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
+FETCHED_BYTES = 36
+"""Bytes a cycle that a multiprocessor fetches into shared memory, where attention does."""
+SECTOR, ODD_FETCH = 32, 44.0
+"""Bytes at whose multiples rows should begin; what fetching others takes at least: by three products of 10 to 26 µs, of
+which small ones say nothing."""
+PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 12, 16, 0.1
 """What adding up a part of split-K takes for each element, in bytes as `memory` counts them; bytes a cycle of each
 multiprocessor from memory, for operands that the cache does not hold, and how much of the rest that does not hide."""
-TURNED_FETCH = 8
-"""How much longer rows take that are turned as they are fetched, an element at a time (tf32): by 477 points of 26 small
-products and convolutions (`benchmarks.cost_model --fitted`). 57 other workloads and five models take 0.94 of the time.
-"""
-WARP_START, GROUP_START = 3000, 1500
-"""Cycles before the first step and after the last, with the launch. For products of 2 to 8 µs those of wgmma are 1.4 µs
-too low; but with 2,500, 3,500, and 400 a block of warps, 512 × 512 × 512 and 577 × 192 × 576 in fp16 go to mma.sync, by
-which they take longer, although 62 workloads take 0.97 of the time in the mean."""
-GROUP_WRITTEN = (0.14, 0.07)
-"""Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
-GROUP_WORK = 0.1
-"""How much longer that takes for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 
 # Products by wgmma and the copy engine: fitted to 351 points of 33 products in float16, of which the 112 that were
 # measured with clusters, and without fetching what lies beyond a matrix, count four times as much: off by 4.5 % on
@@ -89,8 +92,8 @@ chosen take 1.033 times as long as the best measured, 1.040 without it."""
 BULK_COPY = (2600, 0.0006)
 """Cycles of a kernel that copies such an operand into other rows, and for each byte. The fit gives 1,850 for the first;
 raised by hand, since four products of 6 to 12 µs with it took 1 to 4 µs longer than estimated."""
-BULK_CLUSTER = 2340
-"""Cycles that two blocks take to begin together, and to end."""
+BULK_CLUSTER = 1000
+"""Cycles that two blocks take to begin together, and to end: between 2,340 of the fit and none of small products."""
 BULK_BEYOND = 0.01
 """How much longer it takes for each share of the tiles that lies beyond the edges: of equals, the one of the least."""
 BULK_GROUPS = 100
@@ -98,13 +101,11 @@ BULK_GROUPS = 100
 BULK_LONE = 1.4
 """How much longer one group of threads takes for the arithmetic of an epilogue than two: 3152 × 3072 × 768 with a
 GELU."""
-BULK_BESIDE = 0.2
+BULK_BESIDE = 1.0
 """How much of what a tile takes beside its steps is not hidden by another block's."""
-BULK_TILE, BULK_START = (1580, 0.07), 2400
-"""Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch. The fit gives
-500 for the last, 1 µs less: with that, products of 2 to 4 µs would be fetched by the copy engine, whose other ways have
-numbers that were set by hand and are too high for them. With 2,400 four such are multiplied in the way that won side by
-side; of five products of 5 to 8 µs that 3,000 had otherwise, measured afterwards, all take less: 1, 5, 5, 6 and 9 %."""
+BULK_TILE, BULK_START = (750, 0.196), 4050
+"""Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch: these with
+the other ways of tensor cores, so that their order is right; most others as they were fitted to large products."""
 
 # Attention of narrow numbers, results of 16 bits: fitted to 92 points of eight sizes, 4.9 % off on average; 6.2 % where
 # the fit had not seen the size, of which the point that it picks then takes 1.01 times as long as the best (most 1.08).
@@ -170,9 +171,8 @@ WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
 HELD_BESIDE = 0.91
 """How much less time products of tf32 take whose rows go through registers where blocks may be two on a multiprocessor,
 also where there are too few of them for that: ten pairs of points, 0.86 to 0.98."""
-TURNED_COPY = (1050, 0.001)
-"""Cycles of the kernel that turns an operand of tf32, and for each byte: what 1024³, 2048³ and 4096³ take longer with
-B than with B turned (3.0, 9.8 and 38 µs). Of 512³ it says 1.2 and not 2.1, of 256³ 0.75 and not 1.0."""
+TURNED_COPY = (1250, 0.0019)
+"""Cycles of the kernel that turns an operand of tf32, and for each byte."""
 TURNED = 4
 """Elements that a thread loads at a time to turn an operand."""
 TURNED_BY = (8, 4)

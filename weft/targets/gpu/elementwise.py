@@ -8,12 +8,15 @@ anything else                   axes fused and divided among threads: `bind_flat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
 
 from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, around_rule
+from weft.plan.sketch import Columns, Point, Sketch, around_rule
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -28,13 +31,14 @@ def by_rule(
     together: Sequence[Facts] = (),
     is_scattered: bool = False,
     blocks: int | None = None,
+    whole: int = 0,
     **knobs: Sequence[int],
 ) -> Sketch:
     """A sketch around the point that a rule names: of each knob half as much, as much, and twice as much, or `knobs`.
 
     It costs the bytes of the block and all stages before it, but not those that it computes `together` with the block
     hand on; twice where they are scattered and more where there are few `blocks` to ask for them; and a launch for
-    itself and each other stage. A block has `rows` of `threads`.
+    itself and each other stage. A block has `rows` of `threads`; `whole` is what these had better divide.
     """
     facts, machine = unit.facts, nest.threads_of(unit.target)
     inside = {stage.block.name for stage in together}
@@ -45,7 +49,11 @@ def by_rule(
     moved = float(sum(size for (_, buffer), size in read.items() if buffer not in made))
     moved += sum(stage.points * region.buffer.dtype.bytes for stage in (facts, *apart) for region in stage.block.writes)
     moved *= model.SCATTERED if is_scattered else 1
-    cost = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
+    near = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
+
+    def cost(c: Columns) -> Any:
+        return near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)
+
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 
