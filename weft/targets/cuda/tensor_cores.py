@@ -235,7 +235,7 @@ class MatrixTiles(Tiles):
 
     def shared_out(self, moved: Any, blocks: Any) -> Any:
         """Cycles that so many bytes take from the cache, which serves all multiprocessors that have a block."""
-        return moved / fit.BULK_BYTES * np.minimum(1.0, blocks * self.batch / self.machine.multiprocessors)
+        return moved / fit.CACHE_BYTES * np.minimum(1.0, blocks * self.batch / self.machine.multiprocessors)
 
     def _is_odd(self, load: Load | None) -> bool:
         """Whether rows of a whole tensor do not begin at sectors; what is packed first does not count."""
@@ -401,8 +401,7 @@ class WarpTiles(MatrixTiles):
         reads = tiles * mma.ROWS * TILE_BYTES * warps / fit.WARP_READ_BYTES[self.kind.bytes == 4]
         fetched, waits = self.fetching(tile_y, tile_x, bytes_k, 32 * warps)
         # The way of one block through a step: that of a warp, which issues its part of the copies.
-        chain = fit.WARP_STEP + fit.WARP_TILE * tiles + fit.WARP_FETCH * fetched * 4 / warps
-        chain = chain + waits * np.maximum(0, steps - stages) / steps
+        chain = fit.WARP_STEP + fit.WARP_TILE * tiles + fit.WARP_FETCH * fetched * 4 / warps + waits
         shared = self.shared_out((tile_x + tile_y) * bytes_k, blocks * c["parts"])
         busy = together_of(products, reads, shared) + fetched
         step = together_of(together * busy, chain, fit.WARP_LATENCY / stages)
@@ -490,7 +489,7 @@ class GroupTiles(MatrixTiles):
     def cost(self, c: Columns) -> Any:
         """Seconds of each point: multiplication, shared memory, cache and latency."""
         machine, (tile_y, tile_x) = self.machine, self._tile(c)
-        groups = c["groups_y"] * c["groups_x"]
+        groups, work = c["groups_y"] * c["groups_x"], fit.GROUP_WORK * self.work
         steps = ceildiv(self.k, wgmma.line_depth(self.kind) * c["parts"])
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
         reads = (groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) + tile_x + tile_y) * LINE
@@ -502,9 +501,10 @@ class GroupTiles(MatrixTiles):
         busy = together_of(products * fit.BULK_PRODUCTS, reads / fit.SHARED_BYTES, shared) + fetched
         chain = busy + waits * np.maximum(0, steps - stages) / steps
         step = together_of(together * busy, chain, fit.GROUP_LATENCY / stages)
-        start, written, alone = fit.GROUP_BLOCK
-        cycles = ceildiv(rounds, resident) * (steps * step + alone * tile_x * tile_y / groups) + fit.GROUP_START
-        cycles = cycles + rounds * (start + (written + fit.GROUP_WORK * self.work) * tile_x * tile_y)
+        start, alone, written = fit.GROUP_BLOCK
+        # The way of a block through writing out, or what the multiprocessor writes for all that it holds.
+        out = together_of(start + alone * tile_x * tile_y / groups, together * (written + work) * tile_x * tile_y)
+        cycles = ceildiv(rounds, resident) * (steps * step + out) + rounds * fit.GROUP_ROUND + fit.GROUP_START
         return self.seconds(self.with_memory(cycles), c["parts"], fit.PART_BYTES * c["parts"])
 
     def _shared(self, c: Columns) -> Any:
