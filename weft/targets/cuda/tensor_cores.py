@@ -223,7 +223,8 @@ class MatrixTiles(Tiles):
         for elements that nothing copies beside them."""
         pieces, whole = [self._piece(at) for at in (0, 1)], fit.FETCHED[self.name]
         each = [whole if piece == SIZES[-1] else fit.FETCHED_PIECES[piece] for piece in pieces]
-        each = [max(one, fit.ODD_FETCH) if self._is_odd(load) else one for one, load in zip(each, self.loads)]
+        rows = [0 if one is None or one.buffer in self.given.unit.constants else _row_bytes(one) for one in self.loads]
+        each = [max(one, fit.ODD_FETCH) if bytes_ % fit.SECTOR else one for one, bytes_ in zip(each, rows)]
         window = len([axis for axis in self.given.axes.k if extent(axis) > 1]) > 1
         each = [
             fit.TURNED_FETCH if across else one * (fit.WINDOW_FETCH if window and load is None else 1.0)
@@ -237,12 +238,6 @@ class MatrixTiles(Tiles):
         """Cycles that so many bytes take from the cache, which serves all multiprocessors that have a block."""
         return moved / fit.CACHE_BYTES * np.minimum(1.0, blocks * self.batch / self.machine.multiprocessors)
 
-    def _is_odd(self, load: Load | None) -> bool:
-        """Whether rows of a whole tensor do not begin at sectors; what is packed first does not count."""
-        if load is None or load.buffer in self.given.unit.constants:
-            return False
-        return (int_value(load.buffer.shape[-1]) or 0) * self.kind.bytes % fit.SECTOR != 0
-
     def _piece(self, at: int) -> int:
         """Bytes of an operand that a thread fetches at a time: the widest that rows, windows and ends leave whole."""
         axes, facts, size, load = self.given.axes, self.given.unit.facts, self.kind.bytes, self.loads[at]
@@ -255,8 +250,7 @@ class MatrixTiles(Tiles):
         if self.across[at] or read is None or not own or facts.step(read, own[-1].var) != 1:
             return size
         apart = [facts.step(read, axis.var) or 0 for axis in (*own[:-1], *axes.k) if axis is not own[-1]]
-        row = int_value(read.buffer.shape[-1]) or 1
-        return math.gcd(SIZES[-1], size * extent(own[-1]), size * row, *[size * step for step in apart])
+        return math.gcd(SIZES[-1], size * extent(own[-1]), _row_bytes(read), *[size * step for step in apart])
 
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles."""
@@ -538,6 +532,10 @@ def _bytes_of(load: Load | None) -> int:
     """Those of a whole tensor."""
     sizes = [0] if load is None else [load.dtype.bytes, *(int_value(n) or 0 for n in load.buffer.shape)]
     return math.prod(sizes)
+
+
+def _row_bytes(load: Load) -> int:
+    return (int_value(load.buffer.shape[-1]) or 0) * load.dtype.bytes
 
 
 def together_of(*cycles: Any) -> Any:

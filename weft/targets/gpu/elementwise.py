@@ -8,7 +8,6 @@ anything else                   axes fused and divided among threads: `bind_flat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
-from weft.plan.sketch import Columns, Point, Sketch, around_rule
+from weft.plan.sketch import Point, Sketch, around_rule
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -50,11 +49,8 @@ def by_rule(
     moved += sum(stage.points * region.buffer.dtype.bytes for stage in (facts, *apart) for region in stage.block.writes)
     moved *= model.SCATTERED if is_scattered else 1
     near = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
-
-    def cost(c: Columns) -> Any:
-        return near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)
-
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
+    cost = (lambda c: near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)) if whole else near
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 
 
