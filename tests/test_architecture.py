@@ -21,7 +21,7 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 104_794, "weft.frontends": 9_610, "weft.tuner": 3_765, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
+    "weft": 104_823, "weft.frontends": 9_610, "weft.tuner": 3_765, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
     "weft.explore": 800,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
@@ -32,7 +32,8 @@ what tiles leave over of open sizes and shares of weights fetched 87, places tha
 are not zero 117, taps beside an image passed over and windows with gaps by phases 343, words of few bits on tensor
 cores, and clusters that share k, 515, strips of open size, kernels made beside, short calls 154, what
 a processor's model counts of cut tiles, of operands that come again, and of lines and images that are far 102, borders
-filled by the loops inside them 104, weights ahead 115, ways of forms 36). The next has to take something away."""
+filled by the loops inside them 104, weights ahead 115, ways of forms 36, pieces
+that threads fetch 25). The next has to take something away."""
 NO_CIRCLES = ("weft.compiler", "weft.runtime")
 """Rooms whose files import each other in one direction only, wherever in a file they do so: in functions, too."""
 MAY_PRINT = {"demo", "cli"}

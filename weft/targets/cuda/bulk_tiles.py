@@ -18,19 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
+from weft.expr.nodes import Expr, Load, Var, int_value
 from weft.loop.ir import Axis
 from weft.loop.passes.support import linear
 from weft.plan.planner import Unit, analytic, choose, unit_of
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import extent
-from weft.schedule.primitives.matrix import stored_operand
 from weft.schedule.schedule import Stage
 from weft.targets.cuda import fragments, mma, producer, wgmma
 from weft.targets.cuda import model as fit
 from weft.targets.cuda.bulk import MOST_DIMENSIONS, MOST_ROWS
 from weft.targets.cuda.swizzle import CHUNK, LINE
-from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, sketch_of
+from weft.targets.cuda.tensor_cores import GROUP_KNOBS, GroupTiles, read_of, sketch_of
 from weft.targets.gpu import elementwise, nest
 from weft.targets.gpu.model import BLOCK_SHARED
 from weft.targets.gpu.product import Product, find_product, plain_load
@@ -146,10 +145,10 @@ class BulkTiles(GroupTiles):
         rate = fit.BULK_BYTES if len(taps) <= 1 else fit.BULK_WINDOW_BYTES
         busy = products * beyond, fetched / rate, reads / fit.BULK_SHARED
         step = sum(cycles**fit.BULK_BOTH for cycles in busy) ** (1 / fit.BULK_BOTH)
-        waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) - step)
+        waits = np.maximum(0.0, fit.BULK_LATENCY / (c["stages"] - 2) - step)
         of_tile, written = fit.BULK_TILE
         # Nothing else runs on the multiprocessor while an epilogue does: its arithmetic is that of a block alone.
-        alone = fit.GROUP_WRITTEN[0] * fit.GROUP_WORK * self.work
+        alone = fit.GROUP_WORK * self.work
         slow = np.where(groups == 1, fit.BULK_LONE, 1.0)
         tile = of_tile + (written + alone * slow) * tile_x * tile_y
         alone = steps * (step + waits) + tile
@@ -267,7 +266,7 @@ class _Operand:
     """How an operand lies, as far as the copy engine is concerned."""
 
     def __init__(self, product: Product, operand: Expr, own: Sequence[Axis], along_k: bool, packed: bool) -> None:
-        load, self.sizes, self.along_k = _read(operand), [extent(axis) for axis in own], along_k
+        load, self.sizes, self.along_k = read_of(operand), [extent(axis) for axis in own], along_k
         self.is_apart = self.is_whole = False
         """`is_apart`: tiles of several axes must be whole rows of the last, or parts of one; `is_whole`: need not."""
         k = [product.axes.k[i] for i in product.order if extent(product.axes.k[i]) > 1]
@@ -331,11 +330,3 @@ def _is_whole(load: Load, own: Sequence[Axis]) -> bool:
         if size != 1
     ]
     return load.buffer.strides is None and found == [[one] for one in wanted]
-
-
-def _read(operand: Expr) -> Load | None:
-    """The load that an operand is, perhaps with zeros where a test fails."""
-    value = stored_operand(operand)
-    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
-        value = value.then
-    return value if isinstance(value, Load) else None

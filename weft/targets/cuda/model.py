@@ -8,13 +8,12 @@ from __future__ import annotations
 from weft.targets.gpu.model import Model
 
 H200 = Model(
-    # Products in registers: 1,300 points of convolutions and matrix products. `launch` is that of the second kernel of
-    # split-K; a first one is taken to cost as much. Large tiles whose operands are turned (`gpu/model.py`) take 0.87 of
-    # the estimate since (22 points of 13 products in float32). With 6.5 for `load` these are 5 % off, but then
-    # 128 × 768 × 3072 gets a point that takes 1.19 times as long.
-    fetch_vector=0.9, fetch_plain=0.74, fetch_gather=15.8, load=14.2, broadcast=2.5, step_instructions=91.0,
-    step_cycles=23.0, latency=380.0, latency_alone=810.0, chain=0.45, fetch_chain=0.3, busy_warps=16.2, busy_power=0.44,
-    start=290.0, wave=0.71, registers=17, launch=4170.0, memory=29.7,
+    # Products in registers: 3,260 points of 52 products and convolutions in float32, tf32 and float16
+    # (`benchmarks.cost_model`, `DEVICE_FITTED`): 16 % off; 20 % where nothing was fitted (584 points of 18), of which
+    # the point with the least estimate takes 1.03 times as long as the best measured. `launch` was not fitted.
+    fetch_vector=3.5, fetch_plain=8.9, fetch_gather=19.4, load=7.8, broadcast=4.1, step_instructions=60.0,
+    step_cycles=41.0, latency=575.0, latency_alone=400.0, chain=0.94, fetch_chain=0.62, busy_warps=14.0,
+    busy_power=0.27, start=500.0, wave=0.3, registers=17, launch=4170.0, next_launch=1300.0, memory=29.7,
     # Attention: 130 points of five sizes.
     attention_product=1.32, query_loads=2.5, key_loads=0.92, attention_busy=(8.5, 0.38), attention_start=1550.0,
     attention_tile=440.0,
@@ -23,47 +22,52 @@ H200 = Model(
     stream_block=4920.0, stream_query=357.0, stream_parts=40.0,
 )  # fmt: skip
 
-# Products by tensor cores: set by hand to 45 points of seven products in bfloat16 (docs/gpu.md); nothing was held out.
+# Products by tensor cores, the three ways together: fitted to 2,786 points of 52 products and convolutions in float16
+# and tf32, of 2 to 700 µs (`benchmarks.cost_model`, `DEVICE_FITTED`), and 180 of twelve larger ones; starts of blocks
+# then moved by up to 0.2 µs so that two products of 512 are multiplied in the way that won side by side. 20 % off, 13 %
+# of points that take less than 1.5 times as long as the best, and 18 % of 555 points of 18 shapes that were held out.
 WARP_REGISTERS, GROUP_REGISTERS, THREAD_REGISTERS = 48, 56, 240
 """Of a thread, beside accumulators and, for mma.sync, operands; and all that a thread may have."""
-WARP_PRODUCTS = 640
+BESIDE = 4
+"""Things that go on beside one another take longer than the longest: they are added up as powers of this degree."""
+WARP_PRODUCTS = 780
 """Products of 16-bit floats in a cycle that mma.sync gets to, however many the tensor cores can do by other means."""
-GROUP_PRODUCTS = 1.55
-"""What wgmma takes beyond the rate of the tensor cores, at the highest clock: large products lower it."""
-FETCHED_BYTES = 36
-"""Bytes a cycle that a multiprocessor fetches into shared memory."""
-SECTOR, GROUP_ODD_ROWS, GROUP_ALONE = 32, 1.6, 8
-"""Bytes at whose multiples rows should begin; how much longer others take to be fetched, and such of one element."""
-SHARED_BYTES, WARP_READ_BYTES = 128, 110
-"""Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix."""
-WARP_STEP, GROUP_STEP = 40, 30
-"""Cycles of a step beside all this."""
-WARP_BUSY, WARP_BUSY_POWER = 8, 0.5
-"""With fewer warps on a multiprocessor than this, its tensor cores are not busy all the time."""
-WARP_WAIT, WARP_ALONE, GROUP_WAIT = 100, 0.25, 60
-"""Cycles of a step at the barrier; and the part of the work that a block alone on its multiprocessor does not hide."""
-WARP_LATENCY, GROUP_LATENCY = 1500, 1750
+SHARED_BYTES, WARP_READ_BYTES = 128, (110, 65)
+"""Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix, of tf32, which is rounded there, fewer."""
+FETCHED = {"tensor cores": 24.0, "warpgroups": 1.5}
+"""Cycles of a multiprocessor for 128 fetches of 16 bytes: beside those of the bytes that wgmma reads anyway."""
+FETCHED_PIECES = {8: 21.0, 4: 62.0, 2: 45.0, 1: 90.0}
+"""The same where fewer bytes lie together: of 16 bytes in such pieces. One of a byte was not measured."""
+TURNED_FETCH, WINDOW_FETCH = 262.0, 2.2
+"""The same of elements that are turned as they are fetched, one at a time; and how much longer it takes where places
+are those of a window."""
+FETCH_WAIT = 40
+"""Cycles that a thread waits for an element of less than 4 bytes, which nothing copies beside it; of wgmma's, in steps
+that are not fetched before the first."""
+WARP_STEP, WARP_TILE, WARP_FETCH = 150, 23, 0.69
+"""Cycles of a warp's way through a step: anyway, for each tile that it loads, and of its scheduler's fetches."""
+CACHE_BYTES = 60
+"""Bytes a cycle that the cache gives a multiprocessor, when all of them ask."""
+WARP_LATENCY, GROUP_LATENCY, BULK_LATENCY = 540, 690, 1750
 """Cycles of a fetch ahead of its use, to be shared by the stages that are on their way."""
-PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 16, 16, 0.1
+WARP_START, GROUP_START, GROUP_ROUND = 4150, 2200, 140
+"""Cycles of the launch, and before the first step; and of each block of groups that a multiprocessor has."""
+WARP_BLOCK, GROUP_BLOCK = (230, 0.26), (1500, 0.16, 0.25)
+"""Cycles of a block beside its steps: of mma.sync anyway, and for each element that a multiprocessor writes out; of
+wgmma on its own way, and there for each element of a group, and for each that a multiprocessor writes out."""
+GROUP_WORK = 0.014
+"""Cycles of an element for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
+FETCHED_BYTES = 36
+"""Bytes a cycle that a multiprocessor fetches into shared memory, where attention does."""
+SECTOR, ODD_FETCH = 32, 44.0
+"""Bytes at whose multiples rows should begin; what fetching others takes at least: by three products of 10 to 26 µs, of
+which small ones say nothing."""
+PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 12, 16, 0.1
 """What adding up a part of split-K takes for each element, in bytes as `memory` counts them; bytes a cycle of each
 multiprocessor from memory, for operands that the cache does not hold, and how much of the rest that does not hide."""
-TURNED_FETCH = 8
-"""How much longer rows take that are turned as they are fetched, an element at a time (tf32): by 477 points of 26 small
-products and convolutions (`benchmarks.cost_model --fitted`). 57 other workloads and five models take 0.94 of the time.
-"""
-WARP_START, GROUP_START = 3000, 1500
-"""Cycles before the first step and after the last, with the launch. For products of 2 to 8 µs those of wgmma are 1.4 µs
-too low; but with 2,500, 3,500, and 400 a block of warps, 512 × 512 × 512 and 577 × 192 × 576 in fp16 go to mma.sync, by
-which they take longer, although 62 workloads take 0.97 of the time in the mean."""
-GROUP_WRITTEN = (0.14, 0.07)
-"""Cycles to write out an element: of a block alone on its multiprocessor, and of one of several."""
-GROUP_WORK = 0.1
-"""How much longer that takes for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 
-# Products by wgmma and the copy engine: fitted to 351 points of 33 products in float16, of which the 112 that were
-# measured with clusters, and without fetching what lies beyond a matrix, count four times as much: off by 4.5 % on
-# average for these; by 5.6 % where the fit had not seen the product (four fits, each without a quarter of them). Of 30
-# products the point with the least estimate takes 1.014 times as long as the best that was measured.
+# Products by wgmma and the copy engine: fitted to 351 points of 33 products in float16, larger ones for the most part:
+# off by 4.5 % on average; by 5.6 % where the fit had not seen the product (four fits, each without a quarter of them).
 PROMOTED = 4
 """Steps of a line whose products of float8 are summed by the tensor cores alone: these keep about 14 bits of a sum."""
 BULK_REGISTERS = 480
@@ -72,9 +76,8 @@ BULK_PRODUCTS, BULK_BYTES, BULK_SHARED = 1.284, 48.0, 118.0
 """What wgmma takes beyond the rate of the tensor cores; bytes that are fetched in a cycle; bytes of shared memory that
 are written and read in one."""
 BULK_WINDOW_BYTES = 64.0
-"""Bytes that are fetched in a cycle where a tile is that of a window, whose taps read the same lines again: what the
-cache can give. By three convolutions of 320 to 1,280 channels (3 and 11 % off with it, 6 and 13 without); of the one
-left out (640 channels, 3 × 3) the estimate is 2 % off and not 19, and no cluster is taken, which took 7 % longer."""
+"""The same where a tile is that of a window, whose taps read the same lines again, by three convolutions of 320 to
+1,280 channels: of one left out (640, 3 × 3) the estimate is 2 % off and not 19."""
 BULK_BOTH = 8
 """Where several of these take about as long, a step takes longer: they are added up as powers of this degree."""
 BULK_FLOAT8 = (1.54, 1.7)
@@ -83,28 +86,23 @@ hand to 9 points of three products; nothing was held out."""
 BULK_ODD_ROWS = (1.19, 1.77)
 """How much longer rows take that do not begin at whole lines, and such as do not begin at whole sectors either."""
 BULK_HALF_LINES = 1.3
-"""How much longer they take where they do not lie along k, and tiles are no whole lines wide, so that every other one
-begins in the middle of a line. Three pairs of points give 1.25 to 1.57; of 173 points of 50 products the ones that are
-chosen take 1.033 times as long as the best measured, 1.040 without it."""
+"""How much longer they take where they do not lie along k, and every other tile begins in the middle of a line: three
+pairs of points give 1.25 to 1.57."""
 BULK_COPY = (2600, 0.0006)
-"""Cycles of a kernel that copies such an operand into other rows, and for each byte. The fit gives 1,850 for the first;
-raised by hand, since four products of 6 to 12 µs with it took 1 to 4 µs longer than estimated."""
+"""Cycles of a kernel that copies such an operand into other rows (1,850 by the fit), and for each byte."""
 BULK_CLUSTER = 2340
 """Cycles that two blocks take to begin together, and to end."""
 BULK_BEYOND = 0.01
-"""How much longer it takes for each share of the tiles that lies beyond the edges: of equals, the one of the least."""
+"""How much longer it takes for each share of the tiles beyond the edges: of equals, the one of the least."""
 BULK_GROUPS = 100
 """Cycles that two groups save, of tiles that are equal otherwise: a judgement, of four pairs of points."""
 BULK_LONE = 1.4
-"""How much longer one group of threads takes for the arithmetic of an epilogue than two: 3152 × 3072 × 768 with a
-GELU."""
+"""How much longer one group takes for the arithmetic of an epilogue than two: 3152 × 3072 × 768 with a GELU."""
 BULK_BESIDE = 0.2
 """How much of what a tile takes beside its steps is not hidden by another block's."""
-BULK_TILE, BULK_START = (1580, 0.07), 2400
-"""Cycles of a tile beside its steps, and for each element; cycles before the first tile, with the launch. The fit gives
-500 for the last, 1 µs less: with that, products of 2 to 4 µs would be fetched by the copy engine, whose other ways have
-numbers that were set by hand and are too high for them. With 2,400 four such are multiplied in the way that won side by
-side; of five products of 5 to 8 µs that 3,000 had otherwise, measured afterwards, all take less: 1, 5, 5, 6 and 9 %."""
+BULK_TILE, BULK_START = (1580, 0.07), 3400
+"""Cycles of a tile beside its steps, and for each element; and before the first tile, with the launch: this by the 52
+above, which alone would have 0.2 for each element, and no cluster: models in batches of 16 took up to 1.17 times."""
 
 # Attention of narrow numbers, results of 16 bits: fitted to 92 points of eight sizes, 4.9 % off on average; 6.2 % where
 # the fit had not seen the size, of which the point that it picks then takes 1.01 times as long as the best (most 1.08).
@@ -129,9 +127,8 @@ ATTENTION_START = 1530
 """Cycles of the launch, and of the first block."""
 
 # Products of few rows with constants of bfloat16 or words of few bits (`streamed.py`), 8 rows on an H200. Fitted to 270
-# points of five products of words (qkv, out, up, down and head of a decoder of a billion weights, 4 and 8 bits): off by
-# 17 %, and the point that it picks takes 1.06 times as long as the best measured; of seven other products (378 points)
-# off by 20 %, 1.09 times, at most 1.32.
+# points of five products of words of a decoder of a billion weights: off by 17 %, and the point that it picks takes
+# 1.06 times as long as the best measured; of seven other products (378 points) off by 20 %, 1.09 times, at most 1.32.
 STREAM_WIDTHS, STREAM_PARTS, STREAM_WARPS = (16, 32, 48, 64, 128), (1, 2, 4), (4, 8, 16)
 """Columns of a block, among how many blocks of a cluster k is divided, and warps of a block."""
 STREAM_COST, STREAM_REGISTERS = (0.33, 2.6e-5, 7.3e-4, 2.75e-4), (56, 0.58)
@@ -144,13 +141,10 @@ STREAM_BYTES, LEAST_STREAM_WARPS, STREAM_TURNS = 4096, 4, 32
 STREAM_ROW, LEAST_STREAM_ROWS = 32, 2
 """Elements of a row that a thread loads at a time, at most; and rows at least."""
 RING_TURNS = 4
-"""Steps of a ring that are written out, of a product of one row: with one 599 µs instead of 593 for a token
-(docs/gpu.md)."""
+"""Steps of a ring that are written out, of a product of one row (docs/gpu.md)."""
 STEP_COLUMNS, STEP_WARPS, STEP_TILES, STEP_REGISTERS = 32, 8, 16, 56
 """Steps of recurrences: columns of a block at most, warps, tiles of 16 columns by 8 rows that a warp holds the sums of,
-and registers beside sums and weights that are held. Prototypes (650 units, 16 sequences): 32 columns, 4 or 8 warps
-2.7 µs a step, 16 columns 2.8 to 3.2."""
-
+and registers beside sums and weights that are held."""
 STAY_GAIN = (0.38, 0.02, 0.065)
 """µs that a step takes less where one kernel stays for all of them: anyway, for each KB of a block's weights, and not
 for 1,024 loads of the state. Fitted to 9 LSTMs (200, 650 and 1,024 units; 16, 32 and 64 sequences): off by 0.12 µs
@@ -168,13 +162,10 @@ MOST_ACCUMULATORS, BULK_ACCUMULATORS, MOST_WARPS = 128, 160, 8
 WARP_PART_BLOCKS, GROUP_PART_BLOCKS, SHARE_STEPS = 4, 2, 2
 """Blocks of a multiprocessor that split-K may make; steps of k that each share of a block's warps has at least."""
 HELD_BESIDE = 0.91
-"""How much less time products of tf32 take whose rows go through registers where blocks may be two on a multiprocessor,
-also where there are too few of them for that: ten pairs of points, 0.86 to 0.98."""
-TURNED_COPY = (1050, 0.001)
-"""Cycles of the kernel that turns an operand of tf32, and for each byte: what 1024³, 2048³ and 4096³ take longer with
-B than with B turned (3.0, 9.8 and 38 µs). Of 512³ it says 1.2 and not 2.1, of 256³ 0.75 and not 1.0."""
+"""How much less time products of tf32 take whose rows go through registers where blocks may be two: by ten pairs."""
+TURNED_COPY = (1250, 0.0019)
+"""Cycles of the kernel that turns an operand of tf32, and for each byte."""
 TURNED = 4
 """Elements that a thread loads at a time to turn an operand."""
 TURNED_BY = (8, 4)
-"""Threads of a warp along the rows that are written, and along those that are read: the best of four for 1024³, 2048³
-and 4096³ of tf32, and for three other sizes."""
+"""Threads of a warp along the rows that are written, and along those that are read: the best of four for six sizes."""

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Buffer, Expr, Load, Var, int_value
+from weft.expr.nodes import Buffer, Const, Expr, Load, Select, Var, int_value
 from weft.expr.visit import walk
 from weft.loop.ir import Store
 from weft.plan.planner import Unit, analytic, choose, unit_of
@@ -218,13 +218,39 @@ class MatrixTiles(Tiles):
         least = sum(sizes) / fit.MEMORY_BYTES / self.machine.multiprocessors
         return np.maximum(cycles, least + cycles * fit.MEMORY_SHARE)
 
-    def _fetched(self, tile_y: Any, tile_x: Any) -> Any:
-        """Rows of a tile that threads fetch, such as take longer counted as more."""
-        x, y = (
-            fit.TURNED_FETCH if across else _row_cost(self.given, operand)
-            for across, operand in zip(self.across, (self.given.axes.x_operand, self.given.axes.y_operand))
-        )
-        return tile_x * x + tile_y * y
+    def fetching(self, tile_y: Any, tile_x: Any, row: Any, threads: Any) -> tuple[Any, Any]:
+        """Cycles that fetching so many bytes of each row of a tile takes a multiprocessor, and that its threads wait
+        for elements that nothing copies beside them."""
+        pieces, whole = [self._piece(at) for at in (0, 1)], fit.FETCHED[self.name]
+        each = [whole if piece == SIZES[-1] else fit.FETCHED_PIECES[piece] for piece in pieces]
+        rows = [0 if one is None or one.buffer in self.given.unit.constants else _row_bytes(one) for one in self.loads]
+        each = [max(one, fit.ODD_FETCH) if bytes_ % fit.SECTOR else one for one, bytes_ in zip(each, rows)]
+        window = len([axis for axis in self.given.axes.k if extent(axis) > 1]) > 1
+        each = [
+            fit.TURNED_FETCH if across else one * (fit.WINDOW_FETCH if window and load is None else 1.0)
+            for one, across, load in zip(each, self.across, self.loads)
+        ]
+        waits = sum(tile * (piece < SIZES[0]) for tile, piece in zip((tile_x, tile_y), pieces))
+        cycles = (each[0] * tile_x + each[1] * tile_y) * row / SIZES[-1] / 128
+        return cycles, fit.FETCH_WAIT * waits * row / self.kind.bytes / threads
+
+    def shared_out(self, moved: Any, blocks: Any) -> Any:
+        """Cycles that so many bytes take from the cache, which serves all multiprocessors that have a block."""
+        return moved / fit.CACHE_BYTES * np.minimum(1.0, blocks * self.batch / self.machine.multiprocessors)
+
+    def _piece(self, at: int) -> int:
+        """Bytes of an operand that a thread fetches at a time: the widest that rows, windows and ends leave whole."""
+        axes, facts, size, load = self.given.axes, self.given.unit.facts, self.kind.bytes, self.loads[at]
+        along = self.turned if at == 0 else self.given.k_last[1] or not self.kind.transposes
+        own = [axes.k[i] for i in self.given.order] if along else [axes.x, axes.y][at]
+        own = [axis for axis in own if extent(axis) > 1]
+        if self.copied[at] or load is not None and load.buffer in self.given.unit.constants:
+            return math.gcd(SIZES[-1], size * math.prod(map(extent, own)))
+        read = read_of([axes.x_operand, axes.y_operand][at])
+        if self.across[at] or read is None or not own or facts.step(read, own[-1].var) != 1:
+            return size
+        apart = [facts.step(read, axis.var) or 0 for axis in (*own[:-1], *axes.k) if axis is not own[-1]]
+        return math.gcd(SIZES[-1], size * extent(own[-1]), _row_bytes(read), *[size * step for step in apart])
 
     def _steps(self, accumulator: Stage) -> None:
         """The steps of k: operands into shared memory, and the products of the tiles."""
@@ -365,13 +391,17 @@ class WarpTiles(MatrixTiles):
         blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
         rounds, resident, together = self.rounds(blocks, c["parts"], 32 * warps, registers, shared)
         products = tile_x * tile_y * bytes_k / 2 / min(machine.matrix_products, fit.WARP_PRODUCTS)
-        fetched = self._fetched(tile_y, tile_x) * bytes_k / fit.FETCHED_BYTES
-        reads = (c["warp_x"] + c["warp_y"]) * TILE_BYTES * c["step"] * warps / fit.WARP_READ_BYTES
-        busy = np.maximum(np.maximum(products, fetched), reads) + fit.WARP_STEP
-        busy = busy * np.maximum(1.0, (fit.WARP_BUSY / (warps * together)) ** fit.WARP_BUSY_POWER)
-        waits = fit.WARP_LATENCY / (c["stages"] - 1) + fit.WARP_WAIT + np.where(together == 1, fit.WARP_ALONE * busy, 0)
-        cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
-        cycles = cycles + ceildiv(rounds, resident) * fit.WARP_START
+        tiles, stages = (c["warp_x"] + c["warp_y"]) / mma.ROWS * c["step"], c["stages"] - 1
+        reads = tiles * mma.ROWS * TILE_BYTES * warps / fit.WARP_READ_BYTES[self.kind.bytes == 4]
+        fetched, waits = self.fetching(tile_y, tile_x, bytes_k, 32 * warps)
+        # The way of one block through a step: that of a warp, which issues its part of the copies.
+        chain = fit.WARP_STEP + fit.WARP_TILE * tiles + fit.WARP_FETCH * fetched * 4 / warps + waits
+        shared = self.shared_out((tile_x + tile_y) * bytes_k, blocks * c["parts"])
+        busy = together_of(products, reads, shared) + fetched
+        step = together_of(together * busy, chain, fit.WARP_LATENCY / stages)
+        cycles = ceildiv(rounds, resident) * steps * step + fit.WARP_START
+        start, written = fit.WARP_BLOCK
+        cycles = cycles + rounds * (start + (written + fit.GROUP_WORK * self.work) * tile_x * tile_y)
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
         cycles = self.with_memory(cycles) + (many + c["warp_y"] / 65536) / 1024
@@ -453,20 +483,22 @@ class GroupTiles(MatrixTiles):
     def cost(self, c: Columns) -> Any:
         """Seconds of each point: multiplication, shared memory, cache and latency."""
         machine, (tile_y, tile_x) = self.machine, self._tile(c)
-        groups = c["groups_y"] * c["groups_x"]
+        groups, work = c["groups_y"] * c["groups_x"], fit.GROUP_WORK * self.work
         steps = ceildiv(self.k, wgmma.line_depth(self.kind) * c["parts"])
         products = tile_x * tile_y * LINE / 2 / machine.matrix_products
-        fetched = (tile_x + tile_y) * LINE
-        reads = groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) * LINE
+        reads = (groups * c["tiles_y"] * (wgmma.ROWS + c["width"]) + tile_x + tile_y) * LINE
         registers = self._held(c) // 2 + fit.GROUP_REGISTERS
         blocks, shared = self.blocks(tile_y, tile_x), self._shared(c)
-        rounds, _, together = self.rounds(blocks, c["parts"], 128 * groups, registers, shared)
-        busy = np.maximum(products * fit.GROUP_PRODUCTS, (reads + fetched) / fit.SHARED_BYTES)
-        busy = np.maximum(busy, self._fetched(tile_y, tile_x) * LINE / fit.FETCHED_BYTES) + fit.GROUP_STEP
-        waits = np.maximum(0.0, fit.GROUP_LATENCY / (c["stages"] - 2) + fit.GROUP_WAIT - busy)
-        written = tile_x * tile_y * np.where(together == 1, *fit.GROUP_WRITTEN) * (1 + fit.GROUP_WORK * self.work)
-        cycles = rounds * steps * np.maximum(busy, (busy + waits) / together)
-        cycles = cycles + ceildiv(rounds, together) * (fit.GROUP_START + written)
+        rounds, resident, together = self.rounds(blocks, c["parts"], 128 * groups, registers, shared)
+        fetched, waits = self.fetching(tile_y, tile_x, LINE, 128 * groups)
+        stages, shared = c["stages"] - 2, self.shared_out((tile_x + tile_y) * LINE, blocks * c["parts"])
+        busy = together_of(products * fit.BULK_PRODUCTS, reads / fit.SHARED_BYTES, shared) + fetched
+        chain = busy + waits * np.maximum(0, steps - stages) / steps
+        step = together_of(together * busy, chain, fit.GROUP_LATENCY / stages)
+        start, alone, written = fit.GROUP_BLOCK
+        # The way of a block through writing out, or what the multiprocessor writes for all that it holds.
+        out = together_of(start + alone * tile_x * tile_y / groups, together * (written + work) * tile_x * tile_y)
+        cycles = ceildiv(rounds, resident) * (steps * step + out) + rounds * fit.GROUP_ROUND + fit.GROUP_START
         return self.seconds(self.with_memory(cycles), c["parts"], fit.PART_BYTES * c["parts"])
 
     def _shared(self, c: Columns) -> Any:
@@ -502,18 +534,21 @@ def _bytes_of(load: Load | None) -> int:
     return math.prod(sizes)
 
 
-def row_bytes(product: Product, operand: Expr) -> int:
-    """Bytes from one row of a tensor to the next that an operand is; 0 for anything else, and what is packed first."""
-    load = plain_load(operand)
-    if load is None or load.buffer in product.unit.constants:
-        return 0
+def _row_bytes(load: Load) -> int:
     return (int_value(load.buffer.shape[-1]) or 0) * load.dtype.bytes
 
 
-def _row_cost(product: Product, operand: Expr) -> float:
-    """How much longer rows of an operand take to be fetched than such as begin at whole sectors."""
-    row = row_bytes(product, operand)
-    return fit.GROUP_ALONE if row % SIZES[0] else fit.GROUP_ODD_ROWS if row % fit.SECTOR else 1.0
+def together_of(*cycles: Any) -> Any:
+    """What several things take that go on beside one another: the longest, and more where others are nearly as long."""
+    return sum(one**fit.BESIDE for one in cycles) ** (1 / fit.BESIDE)
+
+
+def read_of(operand: Expr) -> Load | None:
+    """The load that an operand is, perhaps with zeros where a test fails."""
+    value = stored_operand(operand)
+    while isinstance(value, Select) and isinstance(value.otherwise, Const) and value.otherwise.value == 0:
+        value = value.then
+    return value if isinstance(value, Load) else None
 
 
 # ---------------------------------------------------------------------------------------------------------- turning

@@ -83,7 +83,7 @@ class Problem:
         busy = busy / np.minimum(1.0, (warps * np.minimum(resident, rounds) / few) ** power)
         waits = fit.attention_start + fit.attention_tile * tiles / np.where(tiles > 1, self.stages, 1)
         moved = 8 * sizes.batch * sizes.heads * queries * width * parts
-        return model.with_parts(machine, rounds * busy + ceildiv(rounds, resident) * waits, parts, moved)
+        return model.with_parts(machine, rounds * busy + ceildiv(rounds, resident) * waits, parts, moved, fit.launch)
 
     def _shared(self, c: Columns) -> Any:
         """Shared memory of a block: tiles of queries, keys and values, scores and their powers, what is mixed."""

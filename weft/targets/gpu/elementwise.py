@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
 from weft.plan.contraction import load_bytes
@@ -28,13 +30,14 @@ def by_rule(
     together: Sequence[Facts] = (),
     is_scattered: bool = False,
     blocks: int | None = None,
+    whole: int = 0,
     **knobs: Sequence[int],
 ) -> Sketch:
     """A sketch around the point that a rule names: of each knob half as much, as much, and twice as much, or `knobs`.
 
     It costs the bytes of the block and all stages before it, but not those that it computes `together` with the block
     hand on; twice where they are scattered and more where there are few `blocks` to ask for them; and a launch for
-    itself and each other stage. A block has `rows` of `threads`.
+    itself and each other stage. A block has `rows` of `threads`; `whole` is what these had better divide.
     """
     facts, machine = unit.facts, nest.threads_of(unit.target)
     inside = {stage.block.name for stage in together}
@@ -45,8 +48,9 @@ def by_rule(
     moved = float(sum(size for (_, buffer), size in read.items() if buffer not in made))
     moved += sum(stage.points * region.buffer.dtype.bytes for stage in (facts, *apart) for region in stage.block.writes)
     moved *= model.SCATTERED if is_scattered else 1
-    cost = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
+    near = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
+    cost = (lambda c: near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)) if whole else near
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 
 

@@ -53,6 +53,8 @@ class Model:
     """What a thread needs beside its accumulators and operands."""
     launch: float = 4000.0
     """Cycles of a kernel beside its work: until it begins, and until the next one may."""
+    next_launch: float = 4000.0
+    """The same of a second kernel of a product, which begins as the first one ends."""
     memory: float = 32.0
     """Bytes that one multiprocessor gets in one cycle, when all of them ask."""
     attention_product: float = 1.25
@@ -104,6 +106,10 @@ NEAR, MOST_GATHERED = 8, 64
 SCATTERED = 2.0
 """How much longer memory takes when neighbouring threads do not read neighbours in memory."""
 
+UNEVEN = 2.7
+"""How much longer sums take whose loop is not written out, where a test at the end of the threads is around it: loads
+wait for one another (sums of 288 products on an H200: by 32 threads each 23 µs, by 64 of them 62)."""
+
 LEAST_ROW = 32
 """From so many values on, a row is worth several threads."""
 ROW_VALUES, FEW_ROW_VALUES, FULL_ROUNDS = 8, 2, 2
@@ -114,9 +120,8 @@ ROWS_THREADS = 128
 """Threads of a block of several rows."""
 GROUPED_BYTES, GROUPED_THREADS, GROUPED_PLACES = 48 << 10, 512, 8
 """Norms of groups whose channels lie together are made in parts where a block for each group would fetch so many bytes,
-or a multiprocessor for its share of them, at least `LEAST_LINE_BYTES` for each place: such a block went through about
-12 KB in a microsecond (H200: 2 × 320 × 64² 22 µs), and parts take two launches more. Parts are as long as leave so many
-threads for a multiprocessor. Places of a thread that normalizes."""
+or a multiprocessor for its share of them, at least `LEAST_LINE_BYTES` for each place (a block went through 12 KB in a
+microsecond). Parts are as long as leave so many threads for a multiprocessor. Places of a thread that normalizes."""
 WARP_VALUES = 64
 """Values of a row that each of the threads in step that share it keeps in registers, at most."""
 ROW_WARPS = 8
@@ -145,8 +150,7 @@ UNROLLED_ROWS, UNROLLED_TAPS, FINAL, ROW_TURNS = 8, 9, 16, 32
 """The longest loops over a row, and over a window, that are unrolled; how many parts one thread adds up at the end; the
 most elements or vectors of a row that a thread asks for at once."""
 
-# Columns in vectors: from a sweep on an H200 over six sizes, N and K from 1024 to 11008, float32 and bfloat16; four
-# more were looked at afterwards. For any other machine they are a judgement.
+# Columns in vectors: from a sweep on an H200 over six sizes, N and K from 1024 to 11008, float32 and bfloat16.
 LINE_BYTES, LEAST_LINE_BYTES = 128, 64
 """What the threads of a block read of each row: a line of the cache; less than the second is not worth a turn of it."""
 SHARE_THREADS, LEAST_SHARE, LOADED_VALUES = 512, 8, 64
@@ -159,12 +163,10 @@ FEW_ROWS_THREADS, WRITTEN_PRODUCTS = 128, 1024
 COMPUTED_ROW = 16 * 1024
 """Elements of a row that every block of a vector product computes for itself, at most."""
 RING_BYTES, RING_ACROSS = 128 * 1024, 32
-"""Of constants that come through shared memory, what a block has on its way, and the most threads along a row of a
-block. More than half of an H200's multiprocessor, so that no two blocks of a kernel share one; of 104, 112, 120, 128,
-136, 144 and 160 KB the best for a decoder of 1 B weights (by 2 %), and like 104 and 160 for 110 M (docs/gpu.md)."""
+"""Of constants that come through shared memory, what a block has on its way, more than half of an H200's multiprocessor
+so that no two blocks of a kernel share one (docs/gpu.md); and the most threads along a row of a block."""
 AHEAD = 0.05
-"""The part of the cache that constants take which blocks ask for while the kernel before them runs: of 0, 0.05, 0.1 and
-0.25 the best for decoders of 110 M and 1 B weights on an H200 (docs/gpu.md); none was held out."""
+"""The part of the cache that constants take which blocks ask for while the kernel before them runs (docs/gpu.md)."""
 
 WINDOW_TAPS, WINDOW_THREADS = 64, 64
 """Windows in vectors of channels: the most taps that are written out, and the threads of a multiprocessor, at least."""
@@ -192,20 +194,18 @@ PART_STEPS, PART_BLOCKS = 4, 8
 LEAST_TILE, FLAT_TILE, LEAST_WARPS = 8, 4, 2
 """Accumulators of a thread, at least; a tile so many times as long as high loads too much; least warps of a block."""
 WRITTEN_STEP, WIDE_WARPS = 2048, 4
-"""Products of a thread in a step, which are written out: with 4096 of them, 4096³ took 1.033 times as long. Warps of a
-block whose threads have twice as many sums as `LARGE_TILE`, at least: one for each scheduler of a multiprocessor."""
+"""Products of a thread in a step, which are written out. Warps of a block whose threads have twice as many sums as
+`LARGE_TILE`, at least: one for each scheduler of a multiprocessor."""
 ALONE_STEP = 90
 """Cycles at the barrier of a step where no other block works meanwhile: with 16 × 8 sums of a thread, blocks of 256
-threads took 0.3 to 2.5 % longer than two of 128 each for five products (steps of about 6,000 cycles), as long or up to
-2 % less for two others. Of 45 products 14 get such tiles: 0.975 to 1.08 of the speed before, 1.024 on average; of seven
-that this was not set by, 1.034."""
+threads took 0.3 to 2.5 % longer than two of 128 each for five products, as long or up to 2 % less for two others."""
 BEYOND = 2
 """Tiles are at most so many times as long as what they cover."""
 FEW_QUERIES = 8
 """So many queries at most are a matter of reading keys and values once; queries of heads that share these count."""
 STREAM_PARTS, STREAM_THREADS, STREAM_REGISTERS = (128, 256, 512, 1024), 256, 40
-"""Attention of few queries: keys of a part; threads of a block, at most, and more than half of them (of twice and of
-half as many, on an H200, no point was the best by more than 2 %); registers of a thread beside vectors and sums."""
+"""Attention of few queries: keys of a part; threads of a block, at most, and more than half of them; registers of a
+thread beside vectors and sums."""
 CLUSTERS = (2, 4, 8)
 """Blocks that may run together, and reach into one another's shared memory, where there are warp groups."""
 QUERY_ROWS, LEAST_PART, LEAST_QUERIES, LEAST_KEYS, UNROLLED_STEPS = 8, 2, 8, 16, 4
@@ -219,8 +219,7 @@ LARGE_TILE = 64
 """Sums of a thread from which on operands that lie along k are turned on their way into shared memory: a load gives
 four rows then, not four k, and what a multiply-add takes lies in different banks of registers (`cuda/banks.py`)."""
 WARP_SQUARE = (4, 8)
-"""Rows and columns of threads that are a warp of such a tile: what 8 read of x is all banks once, and what 4 read
-of y half of these. Products of 2048³ and 4096³ on an H200 take 0.992 and 0.993 of what they take with 2 rows of 16."""
+"""Rows and columns of threads that are a warp of such a tile: what 8 read of x is all banks once, what 4 of y half."""
 FLOATS = 4
 """Elements of float32 in the widest load from shared memory, which register tiles are made of."""
 BANKS = 32
@@ -249,10 +248,10 @@ def resident_blocks(machine: ThreadFacts, threads: Any, registers: Any, shared: 
     return np.clip(np.minimum(np.minimum(by_threads, by_registers), by_shared), 1, MOST_BLOCKS)
 
 
-def with_parts(machine: ThreadFacts, cycles: Any, parts: Any, moved: Any) -> Any:
+def with_parts(machine: ThreadFacts, cycles: Any, parts: Any, moved: Any, launch: float) -> Any:
     """The time of so many cycles, and of the second kernel that adds up parts, if any, and moves so many bytes."""
-    model = model_of(machine)
-    return seconds(cycles + (parts > 1) * (model.launch + moved / machine.multiprocessors / model.memory), machine)
+    moving = moved / machine.multiprocessors / model_of(machine).memory
+    return seconds(cycles + (parts > 1) * (launch + moving), machine)
 
 
 def stream_seconds(machine: ThreadFacts, moved: float, kernels: int, blocks: int | None = None) -> float:

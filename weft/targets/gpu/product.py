@@ -208,7 +208,8 @@ class Tiles:
 
     def seconds(self, cycles: Any, parts: Any, moved: Any) -> Any:
         """With what adding up the parts of split-K takes, which moves so many bytes of each element."""
-        return model.with_parts(self.machine, cycles, parts, self.x * self.y * self.batch * moved)
+        moved = self.x * self.y * self.batch * moved
+        return model.with_parts(self.machine, cycles, parts, moved, model.model_of(self.machine).next_launch)
 
     def apply(self, point: Point) -> None:
         """The whole schedule of the product."""

@@ -105,8 +105,9 @@ class Found:
         return near if fits and is_sum_of_products(facts) else []
 
     def sketch(
-        self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool, **some: Sequence[int]
-    ) -> Sketch:
+        self, name: str, rule: dict[str, int], apply: Callable[[Point], None], is_scattered: bool, whole: int = 0,
+        **some: Sequence[int],
+    ) -> Sketch:  # fmt: skip
         """A sketch around a rule; with `parts`, two kernels."""
 
         def in_parts(point: Point) -> None:
@@ -117,7 +118,8 @@ class Found:
 
         together = self.before() if self.is_alone else [self.facts, *self.before()]
         lanes, parts = [n for n in powers(rule["lanes"]) if n % self.step == 0], sorted({1, rule["parts"]})
-        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, lanes=lanes, parts=parts, **some)
+        some = {"lanes": lanes, "parts": parts, **some}
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, whole, **some)
 
 
 def _shared(unit: Unit) -> Found | None:
@@ -207,7 +209,7 @@ def match_rows(unit: Unit) -> Sketch | None:
         cross_threads(made, point["threads"], lanes=point["lanes"])
 
     knobs = {} if found.is_alone else {"rows": (1,)}
-    return found.sketch("row reduction", rule, apply, False, **knobs)
+    return found.sketch("row reduction", rule, apply, False, facts.depth, **knobs)
 
 
 def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
@@ -555,7 +557,9 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
             unit.done.add(made.name)
 
     is_scattered = any(is_contiguous(maker) and maker.depth >= model.LEAST_ROW for maker in makers)
-    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered)
+    is_rolled = any(extent(axis) > model.UNROLLED_TAPS for maker in makers for axis in maker.reduce)
+    whole = unit.facts.points if is_rolled else 0
+    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered, whole=whole)
 
 
 # ------------------------------------------------------------------------------------------------------------- columns
