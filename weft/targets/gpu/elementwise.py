@@ -50,7 +50,8 @@ def by_rule(
     moved *= model.SCATTERED if is_scattered else 1
     near = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
-    cost = (lambda c: near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)) if whole else near
+    fits = any(whole % threads == 0 for threads in choices["threads"])  # else this says nothing of other sketches
+    cost = (lambda c: near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)) if fits else near
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 
 

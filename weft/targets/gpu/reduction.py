@@ -209,7 +209,7 @@ def match_rows(unit: Unit) -> Sketch | None:
         cross_threads(made, point["threads"], lanes=point["lanes"])
 
     knobs = {} if found.is_alone else {"rows": (1,)}
-    return found.sketch("row reduction", rule, apply, False, facts.depth, **knobs)
+    return found.sketch("row reduction", rule, apply, False, facts.depth if lanes == 1 else 0, **knobs)
 
 
 def row_threads(length: int, rows: int, target: Target) -> tuple[int, int]:
