@@ -179,7 +179,7 @@ def test_a_machine_whose_tensor_cores_take_less_at_a_time_has_plain_steps():
 
 def test_each_kernel_lays_shared_memory_over_its_own():
     """The product of the input has tiles that lie over one another, although steps use shared memory, too."""
-    made = scheduled(recurrence("LSTM", 4, 64, 64, features=256))
+    made = scheduled(recurrence("LSTM", 16, 64, 64, features=256))
     lowered = HOPPER.lower(made.schedule.func)
     assert any("projection" in name for group in lowered.annotations["shared_overlay"] for name in group)
     (steps,) = {k.name for k in HOPPER.generate(lowered).kernels if k.is_whole}

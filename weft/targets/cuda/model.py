@@ -36,13 +36,13 @@ SHARED_BYTES, WARP_READ_BYTES = 128, (110, 65)
 """Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix, of tf32, which is rounded there, fewer."""
 FETCHED = {"tensor cores": 24.0, "warpgroups": 1.5}
 """Cycles of a multiprocessor for 128 fetches of 16 bytes: beside those of the bytes that wgmma reads anyway."""
-FETCHED_PIECES = {8: 21.0, 4: 62.0, 2: 45.0, 1: 90.0}
-"""The same where fewer bytes lie together: of 16 bytes in such pieces. One of a byte was not measured."""
+FETCHED_PIECES = {8: 21.0, 4: 62.0, 2: 45.0, 1: 45.0}
+"""The same where fewer bytes lie together: of 16 bytes in such pieces. Bytes were not measured."""
 TURNED_FETCH, WINDOW_FETCH = 262.0, 2.2
 """The same of elements that are turned as they are fetched, one at a time; and how much longer it takes where places
 are those of a window."""
 FETCH_WAIT = 40
-"""Cycles that a thread waits for an element of less than 4 bytes, which nothing copies beside it; of wgmma's, in steps
+"""Cycles that a thread waits for two bytes of elements that nothing copies beside it, less than 4; of wgmma's, in steps
 that are not fetched before the first."""
 WARP_STEP, WARP_TILE, WARP_FETCH = 150, 23, 0.69
 """Cycles of a warp's way through a step: anyway, for each tile that it loads, and of its scheduler's fetches."""

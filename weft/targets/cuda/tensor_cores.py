@@ -232,7 +232,7 @@ class MatrixTiles(Tiles):
         ]
         waits = sum(tile * (piece < SIZES[0]) for tile, piece in zip((tile_x, tile_y), pieces))
         cycles = (each[0] * tile_x + each[1] * tile_y) * row / SIZES[-1] / 128
-        return cycles, fit.FETCH_WAIT * waits * row / self.kind.bytes / threads
+        return cycles, fit.FETCH_WAIT * waits * row / 2 / threads
 
     def shared_out(self, moved: Any, blocks: Any) -> Any:
         """Cycles that so many bytes take from the cache, which serves all multiprocessors that have a block."""
