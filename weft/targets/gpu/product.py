@@ -350,9 +350,8 @@ class RegisterTiles(Tiles):
         shared = c["stages"] * tile_k * (c["tile_x"] + c["tile_y"]) * self.bytes
         blocks = self.blocks(c["tile_y"], c["tile_x"])
         rounds, resident, together = self.rounds(blocks, parts, threads, self._registers(c), shared)
-        is_alone = (
-            each_x * each_y > model.LARGE_TILE
-        )  # a block of few warps with much to do takes as long beside others
+        # A block of few warps with much to do takes as long beside others.
+        is_alone = each_x * each_y > model.LARGE_TILE
         rounds = np.where(is_alone, ceildiv(rounds, resident) * resident, rounds)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
