@@ -187,6 +187,8 @@ INLINED_TWICE, INLINED_READERS, INLINED_IN_CONTRACTIONS = 40, 3, 8
 
 LEAST_SIDE, LEAST_DEPTH = 2, 8
 """A product narrower than this is no matrix product: its operands stream through a reduction."""
+LEAST_GROUP = 4
+"""Groups of a convolution with fewer channels fill too little of the least tile of a product."""
 PRODUCT_THREADS = 256
 """Threads of a block of a product in registers, at most."""
 PART_STEPS, PART_BLOCKS = 4, 8

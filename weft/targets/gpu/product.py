@@ -21,13 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
+from weft.core.errors import ScheduleError
+from weft.expr.nodes import Buffer, Cast, Expr, FloorDiv, FloorMod, Load, Var, int_value
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.loop.passes.double_buffer import CARRIED
+from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import Facts, block_named, extent, facts_of
+from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
 from weft.schedule.primitives.matrix import MatrixAxes, matrix_axes, stored_operand
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.gpu import model, nest
@@ -148,6 +150,62 @@ def _fetch_kind(found: Product, side: str) -> str:
     pairs = zip(steps, steps[1:], axes[1:])
     together = all(a == b * extent(axis) for a, b, axis in pairs if a is not None and b is not None)
     return "vector" if together else "plain"
+
+
+# ----------------------------------------------------------------------------------------------------------- grouping
+
+
+def split_groups(s: Schedule, constants: Collection[Buffer]) -> list[Buffer]:
+    """Sums of products whose operands belong to a group of channels get an axis of groups, the batch of a product.
+
+    rewrite: C[n, co, p] += A[n, co // 8 * 4 + ci, p] * W[co, ci];  D[n, co, p] = f(C[n, co, p])
+             ->  C[n, g, c, p] += A[n, g * 4 + ci, p] * W_global[g, c, ci];  D[n, co, p] = f(C[n, co // 8, co % 8, p])
+
+    Whoever reads the sums is split as where phases are interleaved (`plan/phases.py`). Gives the copies of constants.
+    """
+    packed: list[str] = []
+    for name in names_of(s):
+        facts = facts_of(block_named(s, name))
+        store, found = facts.store, group_of_channels(facts)
+        if store is None or found is None or not all(isinstance(index, Var) for index in store.indices):
+            continue
+        (axis, size), copies = found, list[str]()
+        with s.attempt(f"groups of channels of {name}") as tried:
+            stage = s[name] if store.buffer in s.func.allocations else s.cache_write(store.buffer, "global")
+            sums, at = stage.block.writes[0].buffer.name, list(store.indices).index(axis.var)
+            s.apply("transform_layout", buffer=sums, **_parted(len(store.indices), at, size))
+            s.apply("split_axis", block=stage.name, axis=axis.var.name, factor=size)
+            for other in facts.spatial[facts.spatial.index(axis) + 1 :]:  # in the order in which sums are stored
+                s.apply("last_axis", block=stage.name, axis=other.var.name)
+            for load in facts.loads:
+                places = [place for place, index in enumerate(load.indices) if index is axis.var]
+                if load.buffer in constants and places:
+                    copies.append(s.buffer_name(s.cache_read(load.buffer.name, "global", [stage.name])))
+                    s.apply("transform_layout", buffer=copies[-1], **_parted(len(load.indices), places[0], size))
+            axes = matrix_axes(stage.block)
+            if axes is None or not axes.batch or min(axes.size("x"), axes.size("y")) < model.LEAST_GROUP:
+                raise ScheduleError("split_groups", name, "its groups are no products, or too narrow")
+        packed += copies if tried else []
+    return [buffer for buffer in s.func.allocations if buffer.name in packed]
+
+
+def _parted(rank: int, at: int, size: int) -> dict[str, list[str]]:
+    """A dimension as groups of a size, for transform_layout."""
+    inputs = [f"d{i}" for i in range(rank)]
+    return {"inputs": inputs, "outputs": [*inputs[:at], f"d{at} // {size}", f"d{at} % {size}", *inputs[at + 1 :]]}
+
+
+def group_of_channels(facts: Facts) -> tuple[Axis, int] | None:
+    """The axis along which the operands of a sum of products belong to groups, and the size of one."""
+    if not is_sum_of_products(facts):
+        return None
+    for axis in facts.spatial:
+        indices = [index for load in facts.loads for index in load.indices]
+        parts = [e for i in indices for e in walk(i) if isinstance(e, FloorDiv | FloorMod) and e.a is axis.var]
+        sizes = {int_value(e.b) or 1 for e in parts if isinstance(e, FloorDiv)}
+        if len(sizes) == 1 and sizes == {int_value(e.b) for e in parts} and extent(axis) % min(sizes) == 0:
+            return (axis, min(sizes)) if 1 < min(sizes) < extent(axis) else None
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------- any sort of tiles
