@@ -140,3 +140,34 @@ def test_opencl_computes_the_same(name):
     with knobs.override(cache=False):
         (made,) = weft.compile(graph, target="opencl").run(None, dict(zip((v.name for v in graph.inputs), arrays)))
     np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+WIDE = {
+    "float16": lambda **more: grouped(2, 16, 16, (6, 7), (3, 3), dtype="float16", **more),
+    "bfloat16": lambda **more: grouped(2, 24, 16, (6, 7), (3, 3), dtype="bfloat16", **more),
+    "odd": lambda **more: grouped(3, 12, 24, (7, 7), (3, 3), dtype="float16", strides=[2, 2], **more),
+    "narrow": lambda **more: grouped(4, 8, 8, (9, 8), (3, 3), dtype="float16", **more),
+    "int8": lambda **more: grouped(2, 32, 16, (5, 6), (3, 3), dtype="int8", **more),
+    "uint8": lambda **more: grouped(2, 9, 12, (5, 6), (3, 3), dtype="uint8", **more),
+}
+
+
+@pytest.mark.parametrize("target", [AMPERE, HOPPER], ids=lambda target: target.name)
+@pytest.mark.parametrize("name", WIDE)
+def test_narrow_types(name, target):
+    graph, arrays = WIDE[name]()
+    program = check(graph, arrays, target)
+    print(name, target.name, [str(x) for x in program.schedule.tried])
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "odd", "narrow"])
+def test_channels_of_a_place_together(name):
+    graph, arrays = WIDE[name]()
+    program = check(graph, arrays, together=True, product=False)
+    print(name, [str(x) for x in program.schedule.tried])
+
+
+@pytest.mark.parametrize("name", ["two groups", "odd channels"])
+def test_tf32(name):
+    program = check(*CASES[name](), target=TF32)
+    print(name, [str(x) for x in program.schedule.tried])

@@ -293,9 +293,9 @@ class _Whole(_Chooser):
         return Laid([new for g in laid.groups for new in _without_turns(g, laid.layouts)], laid.layouts, laid.plain)
 
     def convolves(self, anchor: Node) -> bool:
-        """Whether a convolution reads channels together: one in groups has its channels apart."""
-        groups = int(anchor.attributes.get("group", 1))
-        return groups in (1, channels_of(anchor.outputs[0]))
+        """Whether a convolution reads channels together: one in groups of few has its channels apart."""
+        groups, channels = int(anchor.attributes.get("group", 1)), channels_of(anchor.outputs[0])
+        return groups in (1, channels) or channels // groups % self.lanes == 0
 
     def feeds(self, group: Group, value: Value) -> bool:
         """Whether convolutions read what a group moves or converts, and nobody who would rather have it plain."""

@@ -156,7 +156,7 @@ class MatrixTiles(Tiles):
         """Whether the product is one for this way."""
         loads = [e for e in walk(self.given.axes.y_operand) if isinstance(e, Load)]
         few = all(load.buffer in self.given.unit.constants for load in loads)  # channels of a last layer, say
-        wide = self.x >= fit.LEAST_X or self.y >= fit.MANY_ROWS
+        wide = self.x >= fit.LEAST_X or self.y * self.batch >= fit.MANY_ROWS
         return (self.y >= fit.LEAST_Y or few) and wide and self.k >= self.kind.depth
 
     def shape(self, c: Any) -> tuple[Any, Any, Any, Any, Any]:
