@@ -5,14 +5,14 @@ The interpreter runs what is scheduled, and what the passes of CUDA make of it; 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 import weft
 import weft.ops  # noqa: F401  (the operators)
 from tests.codegen.c_support import opencl
+from tests.conftest import FULL
+from tests.goldens.choices import kernels_in
 from tests.targets.test_cuda_channels_last import layout_of
 from weft.compiler.kernels.program import build_program
 from weft.core.knobs import knobs
@@ -21,6 +21,9 @@ from weft.graph.ir import Graph, Node, TensorType, Value
 from weft.graph.passes.infer import infer
 from weft.loop.interpreter import interpret
 from weft.loop.verifier import verify
+from weft.models.builder import Builder
+from weft.plan.planner import avoiding
+from weft.targets.cuda import model as fit
 from weft.targets.registry import find_target
 
 AMPERE, HOPPER = find_target("cuda:sm_80"), find_target("cuda:sm_90a")
@@ -83,7 +86,8 @@ def taken(program):
 
 def check(graph, arrays, target=HOPPER, together=False, product=True):
     """Interprets a program as scheduled and as lowered, against the meaning of the graph."""
-    images = [*(v for v in graph.inputs if len(v.tensor.static) == 4), *graph.outputs] if together else []
+    images = [v for v in (*graph.inputs, *graph.outputs) if len(v.tensor.static) == 4 and v.tensor.dtype != "int32"]
+    images = images if together else []
     program = scheduled(graph, target, images)
     assert not product or {"product", "tensor cores", "warpgroups", "bulk"} & set(taken(program)), taken(program)
     (want,) = interpret_graph(graph, arrays)
@@ -132,42 +136,120 @@ def test_groups_are_the_batch_of_a_product(name):
     assert len(made.kernels) <= packed + (2 if max(parts) > 1 else 1), "the epilogue is a kernel of its own"
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_opencl_computes_the_same(name):
+def run_on_opencl(graph, arrays):
+    """Compiles a graph for OpenCL and runs it, against its meaning."""
     opencl()
-    graph, arrays = CASES[name]()
     (want,) = interpret_graph(graph, arrays)
     with knobs.override(cache=False):
         (made,) = weft.compile(graph, target="opencl").run(None, dict(zip((v.name for v in graph.inputs), arrays)))
     np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
-WIDE = {
-    "float16": lambda **more: grouped(2, 16, 16, (6, 7), (3, 3), dtype="float16", **more),
-    "bfloat16": lambda **more: grouped(2, 24, 16, (6, 7), (3, 3), dtype="bfloat16", **more),
-    "odd": lambda **more: grouped(3, 12, 24, (7, 7), (3, 3), dtype="float16", strides=[2, 2], **more),
-    "narrow": lambda **more: grouped(4, 8, 8, (9, 8), (3, 3), dtype="float16", **more),
-    "int8": lambda **more: grouped(2, 32, 16, (5, 6), (3, 3), dtype="int8", **more),
-    "uint8": lambda **more: grouped(2, 9, 12, (5, 6), (3, 3), dtype="uint8", **more),
+@pytest.mark.parametrize("name", CASES)
+def test_opencl_computes_the_same(name):
+    run_on_opencl(*CASES[name]())
+
+
+NARROW = {
+    "float16": lambda: grouped(2, 16, 16, (5, 6), (3, 3), dtype="float16"),
+    "bfloat16": lambda: grouped(2, 24, 16, (5, 6), (1, 3), dtype="bfloat16"),
+    "odd": lambda: grouped(3, 12, 12, (5, 5), (3, 3), dtype="float16", strides=[2, 2]),
+    "narrow": lambda: grouped(4, 8, 8, (5, 6), (3, 3), dtype="float16"),
+    "int8": lambda: grouped(2, 32, 16, (4, 5), (3, 3), dtype="int8"),
+    "uint8": lambda: grouped(2, 9, 12, (4, 5), (3, 3), dtype="uint8"),
 }
 
 
-@pytest.mark.parametrize("target", [AMPERE, HOPPER], ids=lambda target: target.name)
-@pytest.mark.parametrize("name", WIDE)
-def test_narrow_types(name, target):
-    graph, arrays = WIDE[name]()
-    program = check(graph, arrays, target)
-    print(name, target.name, [str(x) for x in program.schedule.tried])
+def by_tensor_cores(monkeypatch):
+    """Small products, too, are left to tensor cores."""
+    monkeypatch.setattr(fit, "MANY_ROWS", 1)
+    return avoiding({"product"})
 
 
-@pytest.mark.parametrize("name", ["float16", "bfloat16", "odd", "narrow"])
-def test_channels_of_a_place_together(name):
-    graph, arrays = WIDE[name]()
-    program = check(graph, arrays, together=True, product=False)
-    print(name, [str(x) for x in program.schedule.tried])
+@pytest.mark.parametrize("together", [False, True], ids=["plain", "channels last"])
+@pytest.mark.parametrize("name", NARROW)
+def test_narrow_types_take_tensor_cores(name, together, monkeypatch):
+    graph, arrays = NARROW[name]()
+    target = AMPERE if name in ("odd", "uint8") else HOPPER
+    with by_tensor_cores(monkeypatch):
+        program = check(graph, arrays, target, together)
+    source = target.generate(target.lower(program.schedule.func)).source
+    assert "weft_mma_dot" in source or "wgmma" in source
+    if together and name in ("float16", "bfloat16", "narrow"):
+        assert "weft_copy_async_16" in source, "the channels of a group are fetched as vectors"
 
 
-@pytest.mark.parametrize("name", ["two groups", "odd channels"])
-def test_tf32(name):
-    program = check(*CASES[name](), target=TF32)
-    print(name, [str(x) for x in program.schedule.tried])
+def test_tf32(monkeypatch):
+    with by_tensor_cores(monkeypatch):
+        check(*CASES["two groups"](), target=TF32)
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["plain", "channels last"])
+def test_phases_of_transposed_convolutions(together):
+    dtype = "float16" if together else "float32"
+    graph, arrays = grouped(2, 8, 8, (4, 5), (4, 4), dtype=dtype, op="ConvTranspose", strides=[2, 2], pads=[1] * 4)
+    check(graph, arrays, together=together)
+
+
+@pytest.mark.parametrize("case", [(6, 1, 1), (4, 1, 2), (5, 3, 3)], ids=["depthwise", "two of one", "three"])
+def test_narrow_groups_stay_as_they_are(case):
+    graph, arrays = grouped(*case, (6, 6), (3, 3))
+    program = check(graph, arrays, product=False)
+    assert "product" not in taken(program) and not any(name.startswith("phases") for name in taken(program))
+
+
+def drawn(seed):
+    """Any convolution in groups."""
+    random = np.random.default_rng(seed)
+
+    def pick(*choices):
+        return int(random.choice(choices))
+
+    rank = pick(1, 2, 2, 3)
+    kernel = [pick(1, 2, 3) for _ in range(rank)]
+    dilations = [pick(1, 1, 2) for _ in range(rank)]
+    image = [(k - 1) * d + pick(1, 2, 3, 5) for k, d in zip(kernel, dilations)]
+    ends = [(), ("bias",), ("bias", "Relu"), ("Add", "Relu"), ("bias", "Sigmoid", "Add")][pick(0, 1, 2, 3, 4)]
+    sizes = pick(2, 3, 4, 7), pick(1, 2, 4, 5, 8, 12), pick(2, 4, 5, 8, 9, 17), image, kernel, pick(1, 1, 2)
+    strides, pads = [pick(1, 1, 2, 3) for _ in range(rank)], [pick(0, 0, 1, 2) for _ in range(2 * rank)]
+    more = {"strides": strides, "dilations": dilations, "pads": pads}
+    return grouped(*sizes, ends=ends, constant=pick(0, 1, 1, 1) > 0, seed=seed, **more)
+
+
+@pytest.mark.parametrize("seed", range(60 if FULL else 6))
+def test_random_groups(seed):
+    check(*drawn(seed), target=(HOPPER, AMPERE)[seed % 2], product=False)
+
+
+@pytest.mark.parametrize("seed", range(100, 140 if FULL else 104))
+def test_random_groups_on_opencl(seed):
+    run_on_opencl(*drawn(seed))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_batch_may_be_open(batch):
+    graph, (image,) = grouped(2, 8, 8, (6, 6), (3, 3), batch)
+    (x,) = graph.inputs
+    x.type = TensorType("float32", ("n", *x.tensor.static[1:]))
+    run_on_opencl(infer(graph), [image])
+
+
+def test_quantized_groups_on_opencl():
+    b, random = Builder("quantized"), np.random.default_rng(2)
+    scale, zero, none = b.constant(np.float32(0.02)), b.constant(np.uint8(120)), b.constant(np.int8(0))
+    weight = b.constant(random.integers(-127, 128, (24, 9, 3, 3)).astype(np.int8))
+    x = b.input("x", (1, 18, 7, 7), "uint8")
+    made = b.node("QLinearConv", x, scale, zero, weight, b.constant(np.float32(0.01)), none,
+                  b.constant(np.float32(0.4)), zero, pads=[1] * 4, group=2)  # fmt: skip
+    run_on_opencl(infer(b.finish(made)), [random.integers(0, 256, (1, 18, 7, 7)).astype(np.uint8)])
+
+
+def test_grouped_layers_of_a_narrow_model_move_nothing():
+    """Convolutions beside one in groups of whole vectors hand on channels as they lie: no copy turns them."""
+    b = Builder("block")
+    x = b.relu(b.conv(b.input("x", (1, 64, 14, 14)), 64, 128, 1, bias=True))
+    x = b.relu(b.conv(x, 128, 128, 3, 1, 1, groups=16, bias=True))
+    made = list(kernels_in(b.finish(b.conv(x, 128, 64, 1)), HOPPER, "fp16"))
+    split = [any(one.name == "groups of conv" for one in kernel.schedule.tried) for kernel in made]
+    assert split == [False, False, True, False]
+    assert len(made) == 4, "the image is turned, once; nothing is turned back"

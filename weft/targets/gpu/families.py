@@ -44,7 +44,7 @@ def _plain(unit: Unit) -> None:
 def _first(schedule: Schedule, target: Target, done: set[str], constants: Collection[Buffer]) -> Collection[Buffer]:
     """What is done before units are looked at."""
     schedule_steps(schedule, target)
-    packed = product.split_groups(schedule, constants)
+    packed = product.split_groups(schedule, constants, attention.STAGES)
     split_phases(schedule)
     packed += pack_phases(schedule, constants)
     groups.schedule_groups(schedule, target, done)

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import ScheduleError
-from weft.expr.nodes import Buffer, Cast, Expr, FloorDiv, FloorMod, Load, Var, int_value
+from weft.expr.nodes import Buffer, Cast, Expr, Load, Var
 from weft.expr.visit import walk
 from weft.loop.ir import Axis, Store
 from weft.loop.passes.double_buffer import CARRIED
-from weft.plan.contraction import is_sum_of_products
+from weft.plan.contraction import group_of
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
 from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
@@ -155,57 +155,51 @@ def _fetch_kind(found: Product, side: str) -> str:
 # ----------------------------------------------------------------------------------------------------------- grouping
 
 
-def split_groups(s: Schedule, constants: Collection[Buffer]) -> list[Buffer]:
-    """Sums of products whose operands belong to a group of channels get an axis of groups, the batch of a product.
+def split_groups(s: Schedule, constants: Collection[Buffer], kept: Collection[str]) -> list[Buffer]:
+    """Products whose operands belong to groups of channels get an axis of groups: a batch. Gives copies of constants.
 
     rewrite: C[n, co, p] += A[n, co // 8 * 4 + ci, p] * W[co, ci];  D[n, co, p] = f(C[n, co, p])
              ->  C[n, g, c, p] += A[n, g * 4 + ci, p] * W_global[g, c, ci];  D[n, co, p] = f(C[n, co // 8, co % 8, p])
 
-    Whoever reads the sums is split as where phases are interleaved (`plan/phases.py`). Gives the copies of constants.
+    What reads the sums is split where that of phases is (`plan/phases.py`). Stages that are `kept` are left alone.
     """
     packed: list[str] = []
     for name in names_of(s):
         facts = facts_of(block_named(s, name))
-        store, found = facts.store, group_of_channels(facts)
-        if store is None or found is None or not all(isinstance(index, Var) for index in store.indices):
-            continue
-        (axis, size), copies = found, list[str]()
-        with s.attempt(f"groups of channels of {name}") as tried:
-            stage = s[name] if store.buffer in s.func.allocations else s.cache_write(store.buffer, "global")
-            sums, at = stage.block.writes[0].buffer.name, list(store.indices).index(axis.var)
-            s.apply("transform_layout", buffer=sums, **_parted(len(store.indices), at, size))
-            s.apply("split_axis", block=stage.name, axis=axis.var.name, factor=size)
-            for other in facts.spatial[facts.spatial.index(axis) + 1 :]:  # in the order in which sums are stored
-                s.apply("last_axis", block=stage.name, axis=other.var.name)
-            for load in facts.loads:
-                places = [place for place, index in enumerate(load.indices) if index is axis.var]
-                if load.buffer in constants and places:
-                    copies.append(s.buffer_name(s.cache_read(load.buffer.name, "global", [stage.name])))
-                    s.apply("transform_layout", buffer=copies[-1], **_parted(len(load.indices), places[0], size))
-            axes = matrix_axes(stage.block)
-            if axes is None or not axes.batch or min(axes.size("x"), axes.size("y")) < model.LEAST_GROUP:
-                raise ScheduleError("split_groups", name, "its groups are no products, or too narrow")
-        packed += copies if tried else []
+        axes = None if name in kept else matrix_axes(facts.block)
+        batch = axes.batch if axes is not None else ()
+        sizes = {axis: {group_of(load, axis) or 1 for load in facts.loads} - {1, extent(axis)} for axis in batch}
+        found = [(axis, size) for axis, several in sizes.items() for size in several]
+        if len(found) == 1:
+            with s.attempt(f"groups of {name}") as tried:
+                copies = _split_groups(s, facts, *found[0], constants)
+            packed += copies if tried else []
     return [buffer for buffer in s.func.allocations if buffer.name in packed]
 
 
-def _parted(rank: int, at: int, size: int) -> dict[str, list[str]]:
-    """A dimension as groups of a size, for transform_layout."""
-    inputs = [f"d{i}" for i in range(rank)]
-    return {"inputs": inputs, "outputs": [*inputs[:at], f"d{at} // {size}", f"d{at} % {size}", *inputs[at + 1 :]]}
+def _split_groups(s: Schedule, facts: Facts, axis: Axis, size: int, constants: Collection[Buffer]) -> list[str]:
+    """An axis of channels as groups of a size, in the product, where its sums lie, and in copies of constants."""
 
+    def divide(buffer: str, indices: Sequence[Expr]) -> None:
+        inputs, at = [f"d{i}" for i in range(len(indices))], list(indices).index(axis.var)
+        outputs = [*inputs[:at], f"d{at} // {size}", f"d{at} % {size}", *inputs[at + 1 :]]
+        s.apply("transform_layout", buffer=buffer, inputs=inputs, outputs=outputs)
 
-def group_of_channels(facts: Facts) -> tuple[Axis, int] | None:
-    """The axis along which the operands of a sum of products belong to groups, and the size of one."""
-    if not is_sum_of_products(facts):
-        return None
-    for axis in facts.spatial:
-        indices = [index for load in facts.loads for index in load.indices]
-        parts = [e for i in indices for e in walk(i) if isinstance(e, FloorDiv | FloorMod) and e.a is axis.var]
-        sizes = {int_value(e.b) or 1 for e in parts if isinstance(e, FloorDiv)}
-        if len(sizes) == 1 and sizes == {int_value(e.b) for e in parts} and extent(axis) % min(sizes) == 0:
-            return (axis, min(sizes)) if 1 < min(sizes) < extent(axis) else None
-    return None
+    region, copies = facts.block.writes[0], list[str]()
+    is_inside = region.buffer in s.func.allocations
+    stage = s[facts.block.name] if is_inside else s.cache_write(region.buffer, "global")
+    divide(s.buffer_name(stage), region.mins)
+    s.apply("split_axis", block=stage.name, axis=axis.var.name, factor=size)
+    for other in facts.spatial[facts.spatial.index(axis) + 1 :]:  # in the order in which sums are stored
+        s.apply("last_axis", block=stage.name, axis=other.var.name)
+    for load in facts.loads:
+        if load.buffer in constants and axis.var in load.indices:
+            copies.append(s.buffer_name(s.cache_read(load.buffer.name, "global", [stage.name])))
+            divide(copies[-1], load.indices)
+    made = matrix_axes(stage.block)
+    if made is None or min(made.size("x"), made.size("y")) < model.LEAST_GROUP:
+        raise ScheduleError("groups", stage.name, "they are too narrow for a product")
+    return copies
 
 
 # ---------------------------------------------------------------------------------------------------- any sort of tiles
