@@ -139,18 +139,15 @@ def _multiplied(size: int, used: int, step: int) -> int:
 
 def match(unit: Unit) -> Sketch | None:
     """The sketch of a narrow attention in parts, by the stage of its scores; None for any other program."""
-    s, found = unit.schedule, unit.facts
-    if found.block.name != fused.SCORES or fused.PART in names_of(s) or fused.PEAK not in names_of(s):
+    s, found = unit.schedule, general.problem_of(unit, {fused.PEAK})
+    if found is None or fused.PART in names_of(s):
         return None
     element = s[fused.QUERIES].block.writes[0].buffer.dtype.name
     kind = next((kind for kind in fragments.NARROW.values() if kind.elements[0] == element), None)
     if kind is None or not nest.threads_of(unit.target).has_warpgroups:
         return None
-    if len(nest.free_loops(s[fused.SCORES])) != len(found.block.axes):
-        return None  # it has a schedule
-    batch, heads, parts, queries, part = (extent(axis) for axis in found.spatial)
-    width = extent(facts_of(block_named(s, fused.MIXED)).spatial[-1])
-    sizes = fused.Sizes(batch, heads, queries, parts * part, found.depth, width)
+    sizes, parts = found
+    part, width = sizes.keys // parts, sizes.value_size
     has_boxes = all(_is_box(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES))
     queries, keys, values = (
         _used(facts_of(block_named(s, name))) for name in (fused.QUERIES, fused.KEYS, fused.VALUES)

@@ -118,11 +118,7 @@ def instruction(text: str) -> Emitter:
     return lambda c, call: f'asm volatile("{text.format(*map(c.constant, call.args))};" : : : "memory")'
 
 
-EMITTERS = {
-    COPY: _copy,
-    COMMIT: instruction("cp.async.commit_group"),
-    WAIT: instruction("cp.async.wait_group {}"),
-}
+EMITTERS = {COPY: _copy, COMMIT: instruction("cp.async.commit_group"), WAIT: instruction("cp.async.wait_group {}")}
 
 # ----------------------------------------------------------------------------------------- meaning, for the interpreter
 

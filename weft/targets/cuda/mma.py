@@ -281,9 +281,7 @@ def declare_dot(
     """Declares an instruction that sums products of rows, columns and depth, by calls to begin and to go on."""
     k = te.reduce_axis(size[2], name="k")
     out = te.compute(
-        size[:2],
-        lambda i, j: te.sum(left(i, k).astype(kind.wide) * right(j, k).astype(kind.wide), axis=k),
-        name="out",
+        size[:2], lambda i, j: te.sum(left(i, k).astype(kind.wide) * right(j, k).astype(kind.wide), axis=k), name="out"
     )
 
     def rule(inputs: Any, outputs: Any) -> tuple[Any, Call, Call]:

@@ -60,6 +60,9 @@ PASSES: pipeline.Passes = (
     stay.stay_for_steps,
     *pipeline.TO_CODE,
 )
+_DECLARING = (banks, bulk, cluster, copies, early, mma, wgmma, fragments, lanes, stay, spread, steps,
+              streamed_tiles, streamed_words, swizzle)  # fmt: skip
+"""What declares instructions."""
 
 
 def lower(func: Func, target: Target) -> Func:
@@ -69,24 +72,10 @@ def lower(func: Func, target: Target) -> Func:
 
 def intrinsics(target: Target) -> Mapping[str, Emitter]:
     """Emitters of asynchronous copies and tensor cores, by name."""
-    return {
-        **banks.EMITTERS,
-        **bulk.EMITTERS,
-        **cluster.EMITTERS,
-        **copies.EMITTERS,
-        **early.EMITTERS,
-        **mma.EMITTERS,
-        **(mma.CONVERSIONS if target.threads is not None and "float8" in target.threads.tensor_cores else {}),
-        **wgmma.EMITTERS,
-        **fragments.EMITTERS,
-        **lanes.EMITTERS,
-        **stay.EMITTERS,
-        **spread.EMITTERS,
-        **steps.EMITTERS,
-        **streamed_tiles.EMITTERS,
-        **streamed_words.EMITTERS,
-        **swizzle.EMITTERS,
-    }
+    made: dict[str, Emitter] = {}
+    for one in _DECLARING:
+        made.update(one.EMITTERS)
+    return {**made, **mma.CONVERSIONS} if "float8" in threads_of(target).tensor_cores else made
 
 
 def generate(func: Func, target: Target) -> DeviceProgram:

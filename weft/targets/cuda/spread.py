@@ -24,21 +24,7 @@ from dataclasses import dataclass
 
 from weft.codegen.c.context import Context, Emitter
 from weft.core.dtypes import FLOAT32, INT32, dtype
-from weft.expr.nodes import (
-    Address,
-    Buffer,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Ramp,
-    Var,
-    add,
-    index_expr,
-    int_value,
-    mul,
-)
+from weft.expr.nodes import Address, Buffer, Call, Cast, Const, Expr, Load, Ramp, Var, add, index_expr, int_value, mul
 from weft.expr.visit import substitute, walk
 from weft.loop.ir import Allocate, Evaluate, For, Func, If, Let, Seq, Stmt, Store, seq
 from weft.loop.passes.double_buffer import WAIT

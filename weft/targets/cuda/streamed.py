@@ -209,13 +209,7 @@ def _stored(made: Stage) -> tuple[Stage, Stage]:
 
 
 def _sums(
-    unit: Unit,
-    final: Stage,
-    made: Stage,
-    packed: Mapping[str, str],
-    rows: tuple[int, ...],
-    form: Form,
-    point: Point,
+    unit: Unit, final: Stage, made: Stage, packed: Mapping[str, str], rows: tuple[int, ...], form: Form, point: Point
 ) -> None:
     """Blocks of columns (and parts of k), whose warps share k: their sums meet in shared memory."""
     s, width, warps, parts = unit.schedule, point["width"], point["rows"], point["parts"]
@@ -246,13 +240,7 @@ def _sums(
 
 
 def _multiply(
-    partial: Stage,
-    final: Stage,
-    place: Var,
-    packed: Mapping[str, str],
-    rows: tuple[int, ...],
-    form: Form,
-    point: Point,
+    partial: Stage, final: Stage, place: Var, packed: Mapping[str, str], rows: tuple[int, ...], form: Form, point: Point
 ) -> None:
     """The sums of a warp: in its registers, from there to shared memory."""
     width, steps, tile = point["width"], point["steps"], form.tile(point["width"])

@@ -14,7 +14,7 @@ block of its own; a second kernel weighs and adds what they give.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,11 +135,13 @@ def _up(size: Any, factor: Any) -> Any:
 # --------------------------------------------------------------------------------------------------------- the sketch
 
 
-def problem_of(unit: Unit) -> tuple[fused.Sizes, int] | None:
+_IN_PARTS = {fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL, fused.MIXED, fused.WHOLE, fused.WHOLE_TOTAL}
+
+
+def problem_of(unit: Unit, needed: Collection[str] = _IN_PARTS) -> tuple[fused.Sizes, int] | None:
     """The padded sizes of an attention in parts, by the stage of its scores, and the parts; None for other programs."""
     s, found = unit.schedule, unit.facts
-    needed = {fused.MASKED, fused.TOP, fused.GROWN, fused.TOTAL, fused.MIXED, fused.WHOLE, fused.WHOLE_TOTAL}
-    if found.block.name != fused.SCORES or not needed <= set(names_of(s)):
+    if found.block.name != fused.SCORES or not set(needed) <= set(names_of(s)):
         return None
     if len(nest.free_loops(s[fused.SCORES])) != len(found.block.axes):
         return None  # it has a schedule

@@ -166,14 +166,12 @@ def split_groups(s: Schedule, constants: Collection[Buffer], kept: Collection[st
     packed: list[str] = []
     for name in names_of(s):
         facts = facts_of(block_named(s, name))
-        axes = None if name in kept else matrix_axes(facts.block)
+        axes, loads = None if name in kept else matrix_axes(facts.block), facts.loads
         batch = axes.batch if axes is not None else ()
-        sizes = {axis: {group_of(load, axis) or 1 for load in facts.loads} - {1, extent(axis)} for axis in batch}
-        found = [(axis, size) for axis, several in sizes.items() for size in several]
+        found = [(one, size) for one in batch for size in {group_of(e, one) or 1 for e in loads} - {1, extent(one)}]
         if len(found) == 1:
-            with s.attempt(f"groups of {name}") as tried:
-                copies = _split_groups(s, facts, *found[0], constants)
-            packed += copies if tried else []
+            with s.attempt(f"groups of {name}"):
+                packed += _split_groups(s, facts, *found[0], constants)
     return [buffer for buffer in s.func.allocations if buffer.name in packed]
 
 
@@ -185,10 +183,9 @@ def _split_groups(s: Schedule, facts: Facts, axis: Axis, size: int, constants: C
         outputs = [*inputs[:at], f"d{at} // {size}", f"d{at} % {size}", *inputs[at + 1 :]]
         s.apply("transform_layout", buffer=buffer, inputs=inputs, outputs=outputs)
 
-    region, copies = facts.block.writes[0], list[str]()
-    is_inside = region.buffer in s.func.allocations
-    stage = s[facts.block.name] if is_inside else s.cache_write(region.buffer, "global")
-    divide(s.buffer_name(stage), region.mins)
+    copies: list[str] = []
+    stage = s[facts.block.name] if facts.target in s.func.allocations else s.cache_write(facts.target, "global")
+    divide(s.buffer_name(stage), facts.block.writes[0].mins)
     s.apply("split_axis", block=stage.name, axis=axis.var.name, factor=size)
     for other in facts.spatial[facts.spatial.index(axis) + 1 :]:  # in the order in which sums are stored
         s.apply("last_axis", block=stage.name, axis=other.var.name)
@@ -515,10 +512,7 @@ class RegisterTiles(Tiles):
 
     def _rows_and_columns(self) -> tuple[int, int]:
         """Threads of a block along y and x."""
-        return (
-            self.point["tile_y"] // self.point["each_y"],
-            self.point["tile_x"] // self.point["each_x"],
-        )
+        return (self.point["tile_y"] // self.point["each_y"], self.point["tile_x"] // self.point["each_x"])
 
     def _is_large(self) -> bool:
         """Whether a thread has many sums, and steps are fetched ahead."""

@@ -86,12 +86,7 @@ def _of_device(text: str, device: Any) -> Target:
 
 
 def _target(
-    text: str,
-    facts: ThreadFacts,
-    features: frozenset[str],
-    is_host: bool,
-    cpu: str = "generic",
-    part_bytes: int = 512,
+    text: str, facts: ThreadFacts, features: frozenset[str], is_host: bool, cpu: str = "generic", part_bytes: int = 512
 ) -> Target:
     return Target(
         kind="opencl", name=text, triple="opencl", cpu=cpu, features=features, vector_bytes=facts.vector_bytes,
