@@ -154,6 +154,12 @@ def _recurrent(op: str, gates: int) -> Make:
     return make
 
 
+def _grouped(b: Builder) -> Value:
+    """Groups of eight channels between convolutions of all of them."""
+    x = b.relu(b.conv(b.input("x", (1, 32, 13, 11)), 32, 64, 1))
+    return b.conv(b.relu(b.conv(x, 64, 64, 3, 1, 1, bias=True, groups=8)), 64, 32, 1)
+
+
 def _image(b: Builder) -> Value:
     """A last layer of a generator."""
     x, weight = b.relu(b.conv(b.input("x", (2, 32, 9, 9)), 32, 32, 1)), b.normal(32, 3, 4, 4, scale=0.1)
@@ -246,7 +252,8 @@ FAMILIES: tuple[Family, ...] = (
     Family("convolution of bytes", _one("ConvInteger", (2, 32, 15, 15), (64, 32, 3, 3), dtype="uint8")),
     Family("convolution 3 × 3", _conv((2, 20, 17, 17), 40, 3), "__shared__"),
     Family("convolution 1 × 1, stride 2", _conv((1, 64, 14, 14), 96, 1, 2, 0), "__shared__"),
-    Family("convolution in groups", _conv((1, 32, 13, 13), 32, 3, groups=4)),
+    Family("convolution in groups", _conv((1, 32, 13, 13), 32, 3, groups=4), "__shared__"),
+    Family("convolution in groups, channels last", _grouped, "weft_mma_dot_f16", 2e-2, "fp16"),
     Family("convolution, depthwise", _conv((2, 48, 15, 15), 48, 3, 2, groups=48)),
     Family("convolution, transposed", _one("ConvTranspose", (1, 16, 9, 9), (16, 24, 4, 4), strides=[2, 2])),
     Family("convolution, transposed, of three channels", _image, "weft_mma_dot_f16", 2e-2, "fp16"),
