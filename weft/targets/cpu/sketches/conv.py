@@ -37,7 +37,6 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
 from weft.targets.cpu.sketches import nest, padding
 
@@ -535,22 +534,10 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point, image: s
         sums.unroll(reduce.pop())
     nest.write_out(sums, *tile)
     padding.pass_over(sums, shape.kept, walked, image, point)
-    _fetch_channels(unit, sums, shape, point, reduce)
+    if not shape.depthwise:
+        size = point["vectors"] * point["rows"] * point["places"] * nest.length(shape.phase)
+        nest.fetch_channels(unit, sums, shape.image, shape.place, size, reduce)
     return reduce[-1] if reduce else None
-
-
-def _fetch_channels(unit: Unit, sums: Stage, shape: Shape, point: Point, loops: Sequence[Var]) -> None:
-    """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them."""
-    facts, core, size = unit.facts, core_of(unit.target), shape.image.buffer.dtype.bytes
-    apart = 0 if shape.place is None else abs(facts.step(shape.image, shape.place.var) or 0)
-    pitch = [abs(facts.step(shape.image, axis.var) or 0) for axis in facts.reduce]
-    at = pitch.index(max(pitch))
-    plain = 0 < apart * size < LINE_BYTES <= max(pitch) * size
-    if not core.ahead or shape.depthwise or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
-        return
-    steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
-    tile = point["vectors"] * point["rows"] * point["places"] * nest.length(shape.phase)
-    sums.prefetch(shape.image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
 def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:

@@ -25,6 +25,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
+from weft.targets.cpu.machine import LINE_BYTES, core_of
 from weft.targets.cpu.microkernels import MicroKernel
 from weft.targets.cpu.parse import TILES
 
@@ -309,6 +310,28 @@ def multiply(
     sums.reorder(*around, *steps, *written, *rows, *inside)
     unroll(sums, [*written, *rows])
     return steps[-1], inside[0]
+
+
+def fetch_channels(unit: Unit, sums: Stage, image: Load, place: Axis | None, tile: int, loops: Sequence[Var]) -> None:
+    """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them.
+
+    `loops` are those of the reduction, in the order of its axes, but the ones behind them that are written out; a step
+    of all of them is `tile` vectors of multiply-adds.
+    """
+    facts, core = unit.facts, core_of(unit.target)
+    pitch = [abs(facts.step(image, axis.var) or 0) for axis in facts.reduce]
+    at = pitch.index(max(pitch))
+    if not core.ahead or not is_plain(facts, image, place) or at >= len(loops) or extent_of(sums, loops[at]) == 1:
+        return
+    steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
+    sums.prefetch(image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
+
+
+def is_plain(facts: Facts, image: Load, place: Axis | None) -> bool:
+    """Whether neighbours of an image are pixels, and channels lie lines apart."""
+    size = image.buffer.dtype.bytes
+    apart = 0 if place is None else abs(facts.step(image, place.var) or 0)
+    return 0 < apart * size < LINE_BYTES <= max(abs(facts.step(image, axis.var) or 0) for axis in facts.reduce) * size
 
 
 def in_blocks(sums: Stage, depth: int) -> Stage:
