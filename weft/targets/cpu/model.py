@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.expr.nodes import Load
+from weft.loop.ir import Axis
 from weft.loop.passes.shift_tiles import tile_counts, tile_sizes
-from weft.plan.contraction import load_bytes
+from weft.plan.contraction import load_bytes, taps_along
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule, cheapest
-from weft.schedule.facts import facts_of
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.targets.base import Target
 from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
@@ -131,10 +133,16 @@ a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for b
 LEAST_PASSES, LEAST_OWN = 4, 4
 """A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
 
-LANES_STORED, LINE_STORED = 16, 10.0
+LANES_STORED, LINE_STORED = 16, (6.5, 0.2)
 """Pixels that are stored at once, and channels of a block that are stored apart where the result is plain; cycles for
-each line of a cache that a stored row of a tile meets. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48
-at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each."""
+each line of a cache that a stored row of a tile meets, where a vector is a line, and where it is shorter and so stores
+fewer rows at once. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48 at 112², 48 → 112 at 56², 112 → 112
+at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each; fitted since, with IMAGE_LINE, to 213
+points of ten convolutions (1 × 1 to 5 × 5, most of `FITTED`) with AVX-512, and to 330 of 15 with AVX2."""
+
+IMAGE_LINE = 2.6
+"""Cycles for each line of an image whose channels lie lines apart, when the first tap meets it: it comes from the
+second-level cache. Of the points above those with AVX2; for the others it would be 1.9."""
 
 MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
@@ -321,21 +329,41 @@ def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
-def row_cycles(wide: Any, row: int, size: int = 4) -> Any:
-    """Cycles in which so many neighbours of a row are stored, a row of a tile that was turned; 0 for a row of none.
+def lines_met(wide: Any, row: int, size: int = 4) -> Any:
+    """Lines of a cache that so many neighbours of a row meet, a row of a tile that was turned; 0 for a row of none.
 
     Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again.
     """
     apart = np.gcd(np.asarray(wide).astype(int) * size, math.gcd(row * size, LINE_BYTES))  # where stores begin
-    return LINE_STORED * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
+    return 1 + (wide * size - apart) / LINE_BYTES if row else 0.0
 
 
-def far_lines(unit: Unit) -> float:
-    """How many times as long lines of a result take: longer where the second-level cache does not hold it, beside as
-    much of what it is made of."""
+def line_cycles(unit: Unit) -> float:
+    """Cycles for each line that a stored row meets: more where the second-level cache does not hold the result, beside
+    as much of what it is made of."""
     made = unit.facts.target if unit.epilogue is None else facts_of(unit.epilogue).target
     is_far = 2 * unit.facts.points * made.dtype.bytes > unit.target.cache_bytes[1]
-    return core_of(unit.target).far_line if is_far else 1.0
+    near = LINE_STORED[unit.target.vector_bytes < LINE_BYTES]
+    return near * (core_of(unit.target).far_line if is_far else 1.0)
+
+
+def image_cycles(unit: Unit, image: Load, place: Axis | None) -> float:
+    """Cycles of a step for each pixel that it reads, where channels lie lines apart and not in the nearest cache.
+
+    Pixels that are lines apart share these with those of the next tiles.
+    """
+    facts, size, line = unit.facts, image.buffer.dtype.bytes, LINE_BYTES
+    apart = 0 if place is None else size * abs(facts.step(image, place.var) or 0)
+    if not apart or not is_plain(facts, image) or load_bytes(image) <= unit.target.cache_bytes[0]:
+        return 0.0
+    assert place is not None
+    taps = math.prod(extent(axis) for axis in taps_along(facts, image, place))
+    return IMAGE_LINE * (apart / taps if apart < line else size) / line
+
+
+def is_plain(facts: Facts, image: Load) -> bool:
+    """Whether the channels of an image lie lines apart."""
+    return LINE_BYTES <= max(abs(facts.step(image, axis.var) or 0) for axis in facts.reduce) * image.buffer.dtype.bytes
 
 
 def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False, read: Any = None, written: int = 1) -> Any:

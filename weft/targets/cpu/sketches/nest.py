@@ -318,20 +318,15 @@ def fetch_channels(unit: Unit, sums: Stage, image: Load, place: Axis | None, til
     `loops` are those of the reduction, in the order of its axes, but the ones behind them that are written out; a step
     of all of them is `tile` vectors of multiply-adds.
     """
-    facts, core = unit.facts, core_of(unit.target)
+    facts, core, size = unit.facts, core_of(unit.target), image.buffer.dtype.bytes
+    apart = 0 if place is None else abs(facts.step(image, place.var) or 0)
     pitch = [abs(facts.step(image, axis.var) or 0) for axis in facts.reduce]
     at = pitch.index(max(pitch))
-    if not core.ahead or not is_plain(facts, image, place) or at >= len(loops) or extent_of(sums, loops[at]) == 1:
+    plain = 0 < apart * size < LINE_BYTES <= max(pitch) * size
+    if not core.ahead or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
         return
     steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
     sums.prefetch(image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
-
-
-def is_plain(facts: Facts, image: Load, place: Axis | None) -> bool:
-    """Whether neighbours of an image are pixels, and channels lie lines apart."""
-    size = image.buffer.dtype.bytes
-    apart = 0 if place is None else abs(facts.step(image, place.var) or 0)
-    return 0 < apart * size < LINE_BYTES <= max(abs(facts.step(image, axis.var) or 0) for axis in facts.reduce) * size
 
 
 def in_blocks(sums: Stage, depth: int) -> Stage:

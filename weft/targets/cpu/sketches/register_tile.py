@@ -85,7 +85,7 @@ def match(unit: Unit) -> Sketch | None:
     def cost(columns: Columns) -> Any:
         lines = model.lines_of(unit.target) * columns["lanes"] / unit.target.lanes(unit.facts.target.dtype)
         slower = model.UNBLOCKED if plan.packed is not None else tests * (1 + model.UNPACKED * lines)
-        computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan, columns["rows"])
+        computing = _cycles(unit, plan, columns) + _turned(unit, plan, columns["rows"])
         again = _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
         return seconds(slower * model.overlapped(computing, model.stream_cycles(unit)) + again + packing, unit.target)
 
@@ -171,12 +171,15 @@ def _choices(
     return knobs, legal
 
 
-def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> Any:
+def _cycles(unit: Unit, plan: TilePlan, columns: Columns) -> Any:
     """Cycles of all tiles: what a step multiplies, and what it loads for that. Those of the last rows are smaller."""
-    down, rows = nest.length(plan.row), columns["rows"]
+    facts, target, down, rows = unit.facts, unit.target, nest.length(plan.row), columns["rows"]
     across = ceildiv(extent(plan.lane), columns["vectors"] * columns["lanes"])
     each = down // rows * _tile_cycles(facts, target, plan, columns["vectors"], rows)
     each = each + (down % rows > 0) * _tile_cycles(facts, target, plan, columns["vectors"], down % rows)
+    shared = [load for load in facts.loads if plan.packed is not None and load is not plan.packed]
+    pixel = sum(model.image_cycles(unit, load, plan.row) for load in shared)
+    each = each + counted(facts) * facts.depth * pixel * down
     return facts.points // (extent(plan.lane) * down) * across * each
 
 
@@ -201,8 +204,8 @@ def _turned(unit: Unit, plan: TilePlan, rows: Any) -> Any:
         return 0.0
     if row is None or nest.result_step(unit, row.var) != 1:
         return model.TURNED_CYCLES * facts.points
-    lines = model.row_cycles(rows, extent(row), facts.target.dtype.bytes) * model.far_lines(unit)
-    return facts.points / rows * lines
+    lines = model.lines_met(rows, extent(row), facts.target.dtype.bytes)
+    return facts.points / rows * lines * model.line_cycles(unit)
 
 
 def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
@@ -374,12 +377,10 @@ def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) ->
         nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
             final.unroll(loop)
-    elif side >= model.LEAST_SIDE:  # squares, turned in registers
+    else:  # squares, turned in registers
         vectors, lanes = final.split(lanes, factor=side)
         final.reorder(*outer, vectors, tile[-1], lanes)
         nest.write_out(final, vectors, tile[-1], lanes)
-    else:
-        final.vectorize(tile[-1])
     return outer
 
 
