@@ -540,7 +540,8 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point, image: s
     padding.pass_over(sums, shape.kept, walked, image, point)
     if not shape.depthwise:
         size = point["vectors"] * point["rows"] * point["places"] * nest.length(shape.phase)
-        nest.fetch_channels(unit, sums, shape.image, shape.place, size, reduce)
+        loops = {axis.var: loop for axis, loop in zip(facts.reduce, reduce)}
+        nest.fetch_channels(unit, sums, shape.image, shape.place, size, loops)
     return reduce[-1] if reduce else None
 
 

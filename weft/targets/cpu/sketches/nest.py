@@ -312,21 +312,24 @@ def multiply(
     return steps[-1], inside[0]
 
 
-def fetch_channels(unit: Unit, sums: Stage, image: Load, place: Axis | None, tile: int, loops: Sequence[Var]) -> None:
+def fetch_channels(
+    unit: Unit, sums: Stage, image: Load, place: Axis | None, tile: int, loops: Mapping[Var, Var]
+) -> None:
     """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them.
 
-    `loops` are those of the reduction, in the order of its axes, but the ones behind them that are written out; a step
-    of all of them is `tile` vectors of multiply-adds.
+    `loops` are those of the reduction's axes, outermost first, but such as are written out; a step of all of them is
+    `tile` vectors of multiply-adds.
     """
     facts, core, size = unit.facts, core_of(unit.target), image.buffer.dtype.bytes
     apart = 0 if place is None else abs(facts.step(image, place.var) or 0)
-    pitch = [abs(facts.step(image, axis.var) or 0) for axis in facts.reduce]
-    at = pitch.index(max(pitch))
-    plain = 0 < apart * size < LINE_BYTES <= max(pitch) * size
-    if not core.ahead or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
+    pitch, at = max((abs(facts.step(image, axis.var) or 0), -at) for at, axis in enumerate(facts.reduce))
+    channel, *inner = facts.reduce[-at:]
+    loop = loops.get(channel.var)
+    if not core.ahead or not 0 < apart * size < LINE_BYTES <= pitch * size or loop is None:
         return
-    steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
-    sums.prefetch(image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
+    if (count := extent_of(sums, loop)) > 1:
+        steps = math.prod(extent(axis) for axis in inner) * extent(channel) // count
+        sums.prefetch(image.buffer.name, loop, max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
 def in_blocks(sums: Stage, depth: int) -> Stage:

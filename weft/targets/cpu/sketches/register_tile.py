@@ -340,16 +340,15 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     nest.compute_near(sums, final, outer[-1], exact=not plan.padded)
     nest.store_last(sums, lane)
     axes, last = list(sums.axis), sums.reduce_axis[-1]
-    walked = dict(zip([axis.var for axis in facts.block.axes if axis.kind == "reduce"], sums.reduce_axis))
+    loops = dict(zip([axis.var for axis in facts.block.axes if axis.kind == "reduce"], sums.reduce_axis))
     rows = [] if row is None else [axes[row]]
     _, vector = nest.multiply(sums, plan.kernel, nest.without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
     size = plan.vectors * plan.rows
     deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
-    loops = [walked[axis.var] for axis in facts.reduce]
     if 1 < deepest <= 8 and size * deepest <= model.MOST_UNROLLED:
-        sums.unroll(loops.pop())
+        sums.unroll(loops.pop(facts.reduce[-1].var))
     elif deepest > 8 and size * 4 <= model.MOST_UNROLLED and deepest % 4 == 0:
-        loops[-1], written = sums.split(last, factor=4)
+        loops[facts.reduce[-1].var], written = sums.split(last, factor=4)
         sums.unroll(written)
     for load in facts.loads:
         if plan.packed is not None and load is not plan.packed:
