@@ -46,9 +46,10 @@ MOST_DIGIT_ROWS = 16
 """Rows whose digits are multiplied with weights of few bits. Measured on a Neoverse N1: a row of digits takes 1 cycle
 for 4 products, one of floats half of that, after unpacking, which takes as long as 13 rows."""
 
-TILE_CYCLES, UNEVEN, UNEVEN_BLOCK = 30, 0.04, 0.3
-"""Cycles of a register tile beyond its steps; what tiles of another size at the ends cost, as a share; and what blocks
-of fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_model`, took 1.31 to 1.56 as long."""
+TILE_CYCLES, UNEVEN, UNEVEN_BLOCK, CUT_BLOCK = 30, 0.04, 0.3, 8
+"""Cycles of a register tile beyond its steps; what tiles of another size at the ends cost, as a share; what blocks of
+fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_model`, took 1.31 to 1.56 as long; and for how
+many tiles a last one of fewer rows counts that is a block of its own: four points of `FITTED` on a Cascade Lake."""
 
 CUT_TILE = 3.5
 """Tiles of rows that the tests in a last, smaller one cost where lanes cannot be off. On a Neoverse N1, a transposed
@@ -366,15 +367,20 @@ def is_plain(facts: Facts, image: Load) -> bool:
     return LINE_BYTES <= max(abs(facts.step(image, axis.var) or 0) for axis in facts.reduce) * image.buffer.dtype.bytes
 
 
-def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False, read: Any = None, written: int = 1) -> Any:
+def step_cycles(
+    core: Core, rows: Any, vectors: Any, clash: bool = False, read: Any = None, written: int = 1, chain: Any = None
+) -> Any:
     """Cycles of a step of the reduction for a register tile of `rows` × `vectors` accumulators.
 
     A step multiplies each of `vectors` vectors with each of `rows` numbers that are broadcast, with `clash` loaded one
-    after the other; a sum waits for itself. Where so many steps are `written` out they share what they `read`.
+    after the other; a sum waits for itself, for `chain` cycles. Where so many steps are `written` out they share what
+    they `read`.
     """
     loads = vectors / core.loads + (rows if read is None else read) / (1.0 if clash else core.loads)
     issued = np.maximum(rows * vectors / core.multiply_adds, loads * LOAD_SHARE)
-    return np.maximum(issued + STEP_CYCLES / written + VECTOR_CYCLES * vectors, core.latency)
+    return np.maximum(
+        issued + STEP_CYCLES / written + VECTOR_CYCLES * vectors, core.latency if chain is None else chain
+    )
 
 
 def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
@@ -408,15 +414,17 @@ class Tiles:
         """Vectors of the tile for just `m` rows: a form for all sizes packs weights as one for these does."""
         return replace(self, is_open=False).best[0]["vectors"]
 
-    def cycles(self, rows: Any, vectors: Any) -> Any:
-        """Cycles of all tiles; those at the ends are as large as what is left, and are more code."""
+    def cycles(self, rows: Any, vectors: Any, parts: Any = 1) -> Any:
+        """Cycles of all tiles; those at the ends are as large as what is left, and are more code. Sums that are made in
+        parts wait for themselves as much less."""
         total: Any = 0.0
         known: Any = ((rows, self.m // rows), (self.m % rows, self.m % rows > 0))
         for r, down in open_tiles(self.m, rows) if self.is_open else known:
             for v, along in ((vectors, self.across // vectors), (self.across % vectors, self.across % vectors > 0)):
                 # A panel of weights passes by: what a step begins with is not done while sums wait for themselves.
+                chain = self.core.latency / parts
                 step = np.maximum(
-                    step_cycles(self.core, r, v, self.clash), self.core.latency + STEP_CYCLES + VECTOR_CYCLES * v
+                    step_cycles(self.core, r, v, self.clash, chain=chain), chain + STEP_CYCLES + VECTOR_CYCLES * v
                 )
                 total = total + down * along * (self.k * step + TILE_CYCLES + 2 * r * v)
         ends = (self.m % rows > 0) & (not self.is_open)

@@ -224,11 +224,13 @@ def match(unit: Unit) -> Sketch | None:
     least = _slowed(product, unit.target, kernel, point, size.cycles(point["rows"], point["vectors"]))
 
     def cost(columns: Columns) -> Any:
-        computing = size.cycles(columns["rows"], columns["vectors"])
+        computing = size.cycles(columns["rows"], columns["vectors"], columns["parts"])
         slower = computing / size.best[1]
         down, tiles = ceildiv(product.m, columns["rows"]), columns["tiles"]
         by_rule = (tiles == plan.tiles) & (columns["rows"] == plan.rows)  # a block for each core
         slower = slower * (1 + model.UNEVEN_BLOCK * ((tiles < down) & (down % tiles != 0) & ~by_rule))
+        lone = (tiles == 1) & (down > 1) & (product.m % columns["rows"] > 0)  # the last tile is a block that is cut
+        slower = slower * (1 + model.CUT_BLOCK * lone / down)
         slowed = _slowed(product, unit.target, kernel, columns, computing)
         return around_rule(rest, whole)(columns) * slower * np.maximum(slowed / least, 1.0)
 
