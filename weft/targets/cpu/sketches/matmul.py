@@ -314,6 +314,8 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     spills = constant and size * (width + rows) * depth > l1
     near = (model.PANEL_AHEAD if spills else 0) if packed else 8
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else near
+    if 2 * rows > model.rows_together(target, _pitch(product)):  # what is fetched ahead would push the rows out
+        ahead = 0
     return Plan(kernel, rows, vectors, columns // width, height // rows, depth, unroll, parts, ahead, packed)
 
 
@@ -367,9 +369,15 @@ def register_tile(
 
 def tiles_of(product: Product, target: Target, across: int) -> model.Tiles:
     """What register tiles of so many vectors in a row cost."""
-    core, apart = core_of(target), 0 if product.row is None else product.facts.step(product.left, product.row.var)
-    clash = core.clashes((apart or 0) * int(product.left.buffer.dtype.bytes))
-    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash, product.is_open)
+    core, pitch = core_of(target), _pitch(product)
+    clash, together = core.clashes(pitch), model.rows_together(target, pitch)
+    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash, product.is_open, together)
+
+
+def _pitch(product: Product) -> int:
+    """Bytes between rows of the left operand."""
+    apart = 0 if product.row is None else product.facts.step(product.left, product.row.var)
+    return (apart or 0) * int(product.left.buffer.dtype.bytes)
 
 
 def _block(extent: int, limit: int) -> int:

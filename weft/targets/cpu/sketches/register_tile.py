@@ -184,14 +184,16 @@ def _cycles(unit: Unit, plan: TilePlan, columns: Columns) -> Any:
 
 
 def _tile_cycles(facts: Facts, target: Target, plan: TilePlan, vectors: Any, rows: Any) -> Any:
-    core, loads = core_of(target), np.zeros(1)
+    core, loads, waits = core_of(target), np.zeros(1), np.zeros(1)
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane.var) != 0 else 1
         apart = 0 if plan.row is None else facts.step(load, plan.row.var)
-        clash = core.clashes(None if apart is None else apart * int(load.buffer.dtype.bytes))
+        pitch = None if apart is None else apart * int(load.buffer.dtype.bytes)
+        clash, together = core.clashes(pitch), model.rows_together(target, pitch)
+        waits = waits + model.SAME_PLACE * rows * (rows > together)
         loads = loads + along * (rows if apart != 0 else 1) / (1.0 if clash else core.loads)
     issued = np.maximum(rows * vectors / core.multiply_adds, loads * model.LOAD_SHARE)
-    step = np.maximum(issued + model.STEP_CYCLES, core.latency)
+    step = np.maximum(issued + model.STEP_CYCLES, core.latency) + waits
     return counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors
 
 
