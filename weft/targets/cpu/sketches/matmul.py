@@ -308,6 +308,8 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     parts = model.CHAIN_PARTS if rows * vectors < model.LEAST_CHAINS and divides else 1
     most = min(4, model.MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
+    if unroll == parts == 1 and rows * vectors <= model.SHORT_STEP < depth:
+        unroll = most  # and code for the steps that are left over
     # Weights that a call meets once are found in the cache again only if the whole model fits into it. A panel of
     # weights that rows share comes from the second-level cache for each tile of them, unless the first holds it and
     # the rows that meet it.
