@@ -268,7 +268,7 @@ load in each panel of columns."""
 
 SHORT_STEP = 12
 """Vectors of multiply-adds of a step, at most, that is written out several times although steps are left over. Cascade
-Lake, six products of 77 to 1,001 steps: 1.01 to 1.08 times as fast with AVX2; in larger tiles, with AVX-512, the same."""
+Lake, six products of 77 to 1,001 steps: 1.01 to 1.08 times as fast with AVX2; larger tiles, with AVX-512, as fast."""
 
 LEAST_CHAINS, CHAIN_PARTS = 6, 4
 """So many sums at a time hide the latency of a multiply-add; with fewer, each is made of so many parts."""
