@@ -82,13 +82,13 @@ def test_an_image_of_open_size_whose_tiles_have_a_mean_width():
 
 def test_rows_stored_plainly_cost_the_lines_that_they_meet():
     wide = np.asarray([8, 14, 16, 28])
-    met = model.row_cycles(wide, 112) / model.LINE_STORED
+    met = model.lines_met(wide, 112)
     assert np.allclose(met, [1, 1 + 48 / 64, 1, 1 + 96 / 64])  # whole halves and lines; the others begin anywhere
-    assert model.row_cycles(wide, 0) == 0
-    assert np.allclose(model.row_cycles(np.asarray([8.0, 14.5]), 112) / model.LINE_STORED, [1, 1 + 50 / 64])
+    assert model.lines_met(wide, 0) == 0
+    assert np.allclose(model.lines_met(np.asarray([8.0, 14.5]), 112), [1, 1 + 50 / 64])
     # Halves of lines are stored as often as whole ones would be, twice: a tile of fewer channels and more pixels.
     assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8)) == (3, 1, 8)
-    assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8, row=112, lanes=16)) == (1, 1, 16)
+    assert tile(112, 112, 3, Walk(CORE, 32, 2.0, 8, row=112, lanes=16, line=10.0)) == (1, 1, 16)
 
 
 # ------------------------------------------------------------------------------------------------------ every point

@@ -150,7 +150,9 @@ def _scalar_align(c: Context, buffer: Buffer) -> int:
 
 def _loads_lanes(c: Context, e: Load) -> bool:
     """Whether a masked load of a whole vector is an instruction: then two of them are quicker than a gather."""
-    return e.dtype.lanes % 2 == 0 and e.dtype.bits >= 32 and "avx512f" in c.module.machine.features
+    return (
+        e.dtype.lanes % 2 == 0 and e.dtype.bits >= 32 and not {"avx2", "avx512f"}.isdisjoint(c.module.machine.features)
+    )
 
 
 def _load_even(c: Context, buffer: Buffer, base: Expr, lanes: int, mask: str | None) -> str:

@@ -81,8 +81,11 @@ def schedule_elementwise(stage: Stage, target: Target, outer: bool = True) -> li
 
 
 def _has_edges(stage: Stage, facts: Facts, target: Target) -> bool:
-    """Whether a row is padded with a number where lanes cannot be off: it should be known then which of them are."""
+    """Whether the ends of a row read elements that others read, too, or are padded with a number where lanes cannot be
+    off: it should be known then which lanes do."""
     value = None if facts.store is None else facts.store.value
+    if any(load.indices and isinstance(load.indices[-1], Select) for load in facts.loads):
+        return OPEN not in stage.schedule.func.annotations
     padded = isinstance(value, Select) and isinstance(value.otherwise, Const)
     return padded and OPEN not in stage.schedule.func.annotations and not has_masks(target.features)
 

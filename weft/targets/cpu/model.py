@@ -20,13 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from weft.expr.nodes import Load
+from weft.loop.ir import Axis
 from weft.loop.passes.shift_tiles import tile_counts, tile_sizes
-from weft.plan.contraction import load_bytes
+from weft.plan.contraction import load_bytes, taps_along
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch, around_rule, cheapest
-from weft.schedule.facts import facts_of
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.targets.base import Target
-from weft.targets.cpu.machine import LINE_BYTES, Core, core_of, seconds
+from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
 
 SHARES = {
@@ -44,9 +46,16 @@ MOST_DIGIT_ROWS = 16
 """Rows whose digits are multiplied with weights of few bits. Measured on a Neoverse N1: a row of digits takes 1 cycle
 for 4 products, one of floats half of that, after unpacking, which takes as long as 13 rows."""
 
-TILE_CYCLES, UNEVEN, UNEVEN_BLOCK = 30, 0.04, 0.3
-"""Cycles of a register tile beyond its steps; what tiles of another size at the ends cost, as a share; and what blocks
-of fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_model`, took 1.31 to 1.56 as long."""
+TILE_CYCLES, UNEVEN, UNEVEN_BLOCK, CUT_BLOCK = 30, 0.04, 0.3, 8
+"""Cycles of a register tile beyond its steps; what tiles of another size at the ends cost, as a share; what blocks of
+fewer tiles do: three products on a Neoverse N1, none of `benchmarks.cost_model`, took 1.31 to 1.56 as long; and for how
+many tiles a last one of fewer rows counts that is a block of its own: four points of `FITTED` on a Cascade Lake."""
+
+SAME_PLACE = 0.3
+"""Cycles of a step for each row of a tile, where more rows lie in the same place of the first-level cache than it has
+room for there. Cascade Lake, 40 and 48 rows of 1,024 and of 1,000 numbers, tiles of 10 and 12 rows: 1.15 to 1.33 times
+as long for the former; tiles of 8, 6 and 5 rows as long. Where twice the rows have no room nothing is fetched ahead: of
+six products 1.02 to 1.24 times as long with it; chains of products, whose weights come from memory, the same."""
 
 CUT_TILE = 3.5
 """Tiles of rows that the tests in a last, smaller one cost where lanes cannot be off. On a Neoverse N1, a transposed
@@ -131,10 +140,16 @@ a loop over the 4, 1.03 in the mean. On an Emerald Rapids, with loops of 4 for b
 LEAST_PASSES, LEAST_OWN = 4, 4
 """A copy pays where it is read so often; and how many times as many rows a part reads alone as it shares."""
 
-LANES_STORED, LINE_STORED = 16, 10.0
+LANES_STORED, LINE_STORED = 16, (6.5, 0.2)
 """Pixels that are stored at once, and channels of a block that are stored apart where the result is plain; cycles for
-each line of a cache that a stored row of a tile meets. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48
-at 112², 48 → 112 at 56², 112 → 112 at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each."""
+each line of a cache that a stored row of a tile meets, where a vector is a line, and where it is shorter and so stores
+fewer rows at once. Cascade Lake, 1 × 1 convolutions before one in groups (32 → 48 at 112², 48 → 112 at 56², 112 → 112
+at 28²; none of a benchmark), 22 tiles: 7 to 11 ns beyond the products for each; fitted since, with IMAGE_LINE, to 213
+points of ten convolutions (1 × 1 to 5 × 5, most of `FITTED`) with AVX-512, and to 330 of 15 with AVX2."""
+
+IMAGE_LINE = 2.6
+"""Cycles for each line of an image whose channels lie lines apart, when the first tap meets it: it comes from the
+second-level cache. Of the points above those with AVX2; for the others it would be 1.9."""
 
 MOST_ROWS_OF_TILE, MOST_UNROLLED_ROWS, LARGEST_STEP_OF_ROWS = 14, 256, 8
 """Convolutions in rows: rows of a tile, multiply-adds of one straight piece of code, and by how many pixels a window
@@ -251,6 +266,10 @@ LEAST_PAIRED_COLUMNS = 128
 """So many columns pay for a copy of the left operand whose rows lie in pairs: two loads and an insertion become one
 load in each panel of columns."""
 
+SHORT_STEP = 12
+"""Vectors of multiply-adds of a step, at most, that is written out several times although steps are left over. Cascade
+Lake, six products of 77 to 1,001 steps: 1.01 to 1.08 times as fast with AVX2; larger tiles, with AVX-512, as fast."""
+
 LEAST_CHAINS, CHAIN_PARTS = 6, 4
 """So many sums at a time hide the latency of a multiply-add; with fewer, each is made of so many parts."""
 
@@ -321,32 +340,57 @@ def chain_cycles(core: Core, depth: Any, instructions: Any) -> Any:
     return core.latency * depth * np.minimum(1.0, instructions / core.in_flight)
 
 
-def row_cycles(wide: Any, row: int, size: int = 4) -> Any:
-    """Cycles in which so many neighbours of a row are stored, a row of a tile that was turned; 0 for a row of none.
+def lines_met(wide: Any, row: int, size: int = 4) -> Any:
+    """Lines of a cache that so many neighbours of a row meet, a row of a tile that was turned; 0 for a row of none.
 
     Tiles of other channels are other lines: each line of a cache that a store meets is fetched and waited for again.
     """
     apart = np.gcd(np.asarray(wide).astype(int) * size, math.gcd(row * size, LINE_BYTES))  # where stores begin
-    return LINE_STORED * (1 + (wide * size - apart) / LINE_BYTES) if row else 0.0
+    return 1 + (wide * size - apart) / LINE_BYTES if row else 0.0
 
 
-def far_lines(unit: Unit) -> float:
-    """How many times as long lines of a result take: longer where the second-level cache does not hold it, beside as
-    much of what it is made of."""
+def line_cycles(unit: Unit) -> float:
+    """Cycles for each line that a stored row meets: more where the second-level cache does not hold the result, beside
+    as much of what it is made of."""
     made = unit.facts.target if unit.epilogue is None else facts_of(unit.epilogue).target
     is_far = 2 * unit.facts.points * made.dtype.bytes > unit.target.cache_bytes[1]
-    return core_of(unit.target).far_line if is_far else 1.0
+    near = LINE_STORED[unit.target.vector_bytes < LINE_BYTES]
+    return near * (core_of(unit.target).far_line if is_far else 1.0)
 
 
-def step_cycles(core: Core, rows: Any, vectors: Any, clash: bool = False, read: Any = None, written: int = 1) -> Any:
+def image_cycles(unit: Unit, image: Load, place: Axis | None) -> float:
+    """Cycles of a step for each pixel that it reads, where channels lie lines apart and not in the nearest cache.
+
+    Pixels that are lines apart share these with those of the next tiles.
+    """
+    facts, size, line = unit.facts, image.buffer.dtype.bytes, LINE_BYTES
+    apart = 0 if place is None else size * abs(facts.step(image, place.var) or 0)
+    if not apart or not is_plain(facts, image) or load_bytes(image) <= unit.target.cache_bytes[0]:
+        return 0.0
+    assert place is not None
+    taps = math.prod(extent(axis) for axis in taps_along(facts, image, place))
+    return IMAGE_LINE * (apart / taps if apart < line else size) / line
+
+
+def is_plain(facts: Facts, image: Load) -> bool:
+    """Whether the channels of an image lie lines apart."""
+    return LINE_BYTES <= max(abs(facts.step(image, axis.var) or 0) for axis in facts.reduce) * image.buffer.dtype.bytes
+
+
+def step_cycles(
+    core: Core, rows: Any, vectors: Any, clash: bool = False, read: Any = None, written: int = 1, chain: Any = None
+) -> Any:
     """Cycles of a step of the reduction for a register tile of `rows` × `vectors` accumulators.
 
     A step multiplies each of `vectors` vectors with each of `rows` numbers that are broadcast, with `clash` loaded one
-    after the other; a sum waits for itself. Where so many steps are `written` out they share what they `read`.
+    after the other; a sum waits for itself, for `chain` cycles. Where so many steps are `written` out they share what
+    they `read`.
     """
     loads = vectors / core.loads + (rows if read is None else read) / (1.0 if clash else core.loads)
     issued = np.maximum(rows * vectors / core.multiply_adds, loads * LOAD_SHARE)
-    return np.maximum(issued + STEP_CYCLES / written + VECTOR_CYCLES * vectors, core.latency)
+    return np.maximum(
+        issued + STEP_CYCLES / written + VECTOR_CYCLES * vectors, core.latency if chain is None else chain
+    )
 
 
 def square_cycles(core: Core, rows: Any, vectors: Any) -> Any:
@@ -369,6 +413,8 @@ class Tiles:
     """Whether the rows' numbers are loaded one after the other."""
     is_open: bool = False
     """Whether there may be more or fewer rows: as many tiles as there are on average."""
+    together: float = math.inf
+    """Rows that have room in the first-level cache: as many as lie in the same place there."""
 
     def fits(self, rows: Any, vectors: Any) -> Any:
         """Whether accumulators, a step's vectors and a broadcast have registers of their own, with some left."""
@@ -380,16 +426,19 @@ class Tiles:
         """Vectors of the tile for just `m` rows: a form for all sizes packs weights as one for these does."""
         return replace(self, is_open=False).best[0]["vectors"]
 
-    def cycles(self, rows: Any, vectors: Any) -> Any:
-        """Cycles of all tiles; those at the ends are as large as what is left, and are more code."""
+    def cycles(self, rows: Any, vectors: Any, parts: Any = 1) -> Any:
+        """Cycles of all tiles; those at the ends are as large as what is left, and are more code. Sums that are made in
+        parts wait for themselves as much less."""
         total: Any = 0.0
         known: Any = ((rows, self.m // rows), (self.m % rows, self.m % rows > 0))
         for r, down in open_tiles(self.m, rows) if self.is_open else known:
             for v, along in ((vectors, self.across // vectors), (self.across % vectors, self.across % vectors > 0)):
                 # A panel of weights passes by: what a step begins with is not done while sums wait for themselves.
+                chain = self.core.latency / parts
                 step = np.maximum(
-                    step_cycles(self.core, r, v, self.clash), self.core.latency + STEP_CYCLES + VECTOR_CYCLES * v
+                    step_cycles(self.core, r, v, self.clash, chain=chain), chain + STEP_CYCLES + VECTOR_CYCLES * v
                 )
+                step = step + SAME_PLACE * r * (r > self.together)
                 total = total + down * along * (self.k * step + TILE_CYCLES + 2 * r * v)
         ends = (self.m % rows > 0) & (not self.is_open)
         return total * (1 + UNEVEN * (ends * 1.0 + (self.across % vectors > 0)))
@@ -399,6 +448,12 @@ class Tiles:
         """The tile that costs least, and its cycles."""
         knobs = {"rows": range(1, 17), "vectors": range(1, 9)}
         return cheapest(knobs, lambda columns: self.cycles(**columns), lambda columns: self.fits(**columns))
+
+
+def rows_together(target: Target, pitch: int | None) -> float:
+    """Rows, so many bytes apart, that the first-level cache has room for: those a multiple of `SET_SPAN` apart share
+    a few places."""
+    return target.cache_bytes[0] / math.gcd(pitch, SET_SPAN) if pitch and pitch % LINE_BYTES == 0 else math.inf
 
 
 def product_seconds(name: str, unit: Unit, kernel: MicroKernel = VECTOR) -> float:

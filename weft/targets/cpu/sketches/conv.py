@@ -37,7 +37,6 @@ from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
 from weft.targets.cpu.sketches import nest, padding
 
@@ -138,9 +137,11 @@ def _walk(unit: Unit, shape: Shape, ahead: bool) -> Walk:
     column = unit.facts.depth * extent(shape.lane) * size
     pitch = 0 if shape.place is None or shape.depthwise else unit.facts.step(shape.image, shape.place.var) or 0
     walk = walk_of(unit.target, unit.facts.depth, column, load_bytes(shape.weight), pitch * size, ahead)
+    if not shape.depthwise:
+        walk = replace(walk, pixel=model.image_cycles(unit, shape.image, shape.place))
     if shape.place is None or shape.depthwise or shape.phase or nest.result_step(unit, shape.place.var) != 1:
         return walk
-    return replace(walk, row=extent(shape.place), lanes=extent(shape.lane), far=model.far_lines(unit))
+    return replace(walk, row=extent(shape.place), lanes=extent(shape.lane), line=model.line_cycles(unit))
 
 
 def walk_of(target: Target, depth: int, column: int, weight: int, pitch: int, ahead: bool = False) -> Walk:
@@ -187,8 +188,10 @@ class Walk:
     row: int = 0
     """The pixels of a row of a result that is stored plainly, one for each of so many `lanes`; 0 where it is not."""
     lanes: int = 0
-    far: float = 1.0
-    """How many times as long its lines take."""
+    line: float = 0.0
+    """Cycles for each line of it."""
+    pixel: float = 0.0
+    """Cycles of a step for each pixel, whose channels are lines of their own."""
 
     def cycles(self, vectors: Any, high: Any, wide: Any, read: Any, written: int = 1) -> Any:
         """Cycles of a step of the reduction, with its part of what the tile costs before and behind them.
@@ -201,9 +204,9 @@ class Walk:
             self.fetch * lines + model.VECTOR_CYCLES * vectors + model.STEP_CYCLES,
         )
         stores = model.TILE_CYCLES + 2 * sums + model.LANES_STORED * vectors * high * -(-wide // model.LANES_STORED)
-        stores = stores + vectors * high * self.lanes * self.far * model.row_cycles(wide, self.row)
+        stores = stores + vectors * high * self.lanes * self.line * model.lines_met(wide, self.row)
         waits = np.where(vectors <= self.near, 0.0, model.FAR_CYCLES - model.VECTOR_CYCLES) * lines
-        return issued + waits + stores / self.depth
+        return issued + waits + self.pixel * pixels + stores / self.depth
 
 
 @dataclass(frozen=True)
@@ -535,22 +538,11 @@ def _schedule_sums(unit: Unit, sums: Stage, shape: Shape, point: Point, image: s
         sums.unroll(reduce.pop())
     nest.write_out(sums, *tile)
     padding.pass_over(sums, shape.kept, walked, image, point)
-    _fetch_channels(unit, sums, shape, point, reduce)
+    if not shape.depthwise:
+        size = point["vectors"] * point["rows"] * point["places"] * nest.length(shape.phase)
+        loops = {axis.var: loop for axis, loop in zip(facts.reduce, reduce)}
+        nest.fetch_channels(unit, sums, shape.image, shape.place, size, loops)
     return reduce[-1] if reduce else None
-
-
-def _fetch_channels(unit: Unit, sums: Stage, shape: Shape, point: Point, loops: Sequence[Var]) -> None:
-    """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them."""
-    facts, core, size = unit.facts, core_of(unit.target), shape.image.buffer.dtype.bytes
-    apart = 0 if shape.place is None else abs(facts.step(shape.image, shape.place.var) or 0)
-    pitch = [abs(facts.step(shape.image, axis.var) or 0) for axis in facts.reduce]
-    at = pitch.index(max(pitch))
-    plain = 0 < apart * size < LINE_BYTES <= max(pitch) * size
-    if not core.ahead or shape.depthwise or not plain or at >= len(loops) or extent_of(sums, loops[at]) == 1:
-        return
-    steps = facts.depth // (math.prod(extent(axis) for axis in facts.reduce[:at]) * extent_of(sums, loops[at]))
-    tile = point["vectors"] * point["rows"] * point["places"] * nest.length(shape.phase)
-    sums.prefetch(shape.image.buffer.name, loops[at], max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
 def _overlaps(facts: Facts, shape: Shape, places: Any) -> Any:

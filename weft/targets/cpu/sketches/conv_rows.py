@@ -389,9 +389,13 @@ def _schedule_sums(sums: Stage, shape: Shape, unit: Unit, point: Point) -> None:
     taps = tuple(one for one in shape.kept if one.tap.var in reduce)
     tiled = {**point, padding.WIDE: point["vectors"] * point["lanes"]}
     padding.pass_over(sums, taps, reduce, shape.image.buffer.name, tiled)
-    nest.unroll(sums, [loop for var, loop in reduce.items() if var in nest.taps_of(unit.facts, shape.phase)])
+    written = nest.taps_of(unit.facts, shape.phase)
+    nest.unroll(sums, [loop for var, loop in reduce.items() if var in written])
     sums.reorder(*rest, *reduce.values(), *tile, lane)
     nest.write_out(sums, *tile, lane)
+    loops = {var: loop for var, loop in reduce.items() if var not in written}
+    size = point["channels"] * point["rows"] * point["vectors"] * nest.length(shape.phase)
+    nest.fetch_channels(unit, sums, shape.image, shape.lane, size, loops)
 
 
 # --------------------------------------------------------------------------------------------- windows read in place

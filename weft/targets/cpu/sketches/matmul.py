@@ -224,11 +224,13 @@ def match(unit: Unit) -> Sketch | None:
     least = _slowed(product, unit.target, kernel, point, size.cycles(point["rows"], point["vectors"]))
 
     def cost(columns: Columns) -> Any:
-        computing = size.cycles(columns["rows"], columns["vectors"])
+        computing = size.cycles(columns["rows"], columns["vectors"], columns["parts"])
         slower = computing / size.best[1]
         down, tiles = ceildiv(product.m, columns["rows"]), columns["tiles"]
         by_rule = (tiles == plan.tiles) & (columns["rows"] == plan.rows)  # a block for each core
         slower = slower * (1 + model.UNEVEN_BLOCK * ((tiles < down) & (down % tiles != 0) & ~by_rule))
+        lone = (tiles == 1) & (down > 1) & (product.m % columns["rows"] > 0)  # the last tile is a block that is cut
+        slower = slower * (1 + model.CUT_BLOCK * lone / down)
         slowed = _slowed(product, unit.target, kernel, columns, computing)
         return around_rule(rest, whole)(columns) * slower * np.maximum(slowed / least, 1.0)
 
@@ -306,12 +308,16 @@ def plan_matmul(product: Product, target: Target, kernel: MicroKernel, packed: b
     parts = model.CHAIN_PARTS if rows * vectors < model.LEAST_CHAINS and divides else 1
     most = min(4, model.MOST_UNROLLED // (rows * vectors * parts))
     unroll = next(u for u in (4, 2, 1) if u <= most and depth // parts % u == 0)
+    if unroll == parts == 1 and rows * vectors <= model.SHORT_STEP < depth:
+        unroll = most  # and code for the steps that are left over
     # Weights that a call meets once are found in the cache again only if the whole model fits into it. A panel of
     # weights that rows share comes from the second-level cache for each tile of them, unless the first holds it and
     # the rows that meet it.
     spills = constant and size * (width + rows) * depth > l1
     near = (model.PANEL_AHEAD if spills else 0) if packed else 8
     ahead = max(l1 // 4 // (size * width), 8) if far or (packed and m <= rows) else near
+    if 2 * rows > model.rows_together(target, _pitch(product)):  # what is fetched ahead would push the rows out
+        ahead = 0
     return Plan(kernel, rows, vectors, columns // width, height // rows, depth, unroll, parts, ahead, packed)
 
 
@@ -365,9 +371,15 @@ def register_tile(
 
 def tiles_of(product: Product, target: Target, across: int) -> model.Tiles:
     """What register tiles of so many vectors in a row cost."""
-    core, apart = core_of(target), 0 if product.row is None else product.facts.step(product.left, product.row.var)
-    clash = core.clashes((apart or 0) * int(product.left.buffer.dtype.bytes))
-    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash, product.is_open)
+    core, pitch = core_of(target), _pitch(product)
+    clash, together = core.clashes(pitch), model.rows_together(target, pitch)
+    return model.Tiles(core, product.m, across, product.k, target.vector_registers, clash, product.is_open, together)
+
+
+def _pitch(product: Product) -> int:
+    """Bytes between rows of the left operand."""
+    apart = 0 if product.row is None else product.facts.step(product.left, product.row.var)
+    return (apart or 0) * int(product.left.buffer.dtype.bytes)
 
 
 def _block(extent: int, limit: int) -> int:

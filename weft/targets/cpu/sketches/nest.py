@@ -25,6 +25,7 @@ from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cpu import model
 from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.facts import has_masks
+from weft.targets.cpu.machine import LINE_BYTES, core_of
 from weft.targets.cpu.microkernels import MicroKernel
 from weft.targets.cpu.parse import TILES
 
@@ -309,6 +310,26 @@ def multiply(
     sums.reorder(*around, *steps, *written, *rows, *inside)
     unroll(sums, [*written, *rows])
     return steps[-1], inside[0]
+
+
+def fetch_channels(
+    unit: Unit, sums: Stage, image: Load, place: Axis | None, tile: int, loops: Mapping[Var, Var]
+) -> None:
+    """Asks for the next channels of an image in which neighbours are pixels: no processor foresees them.
+
+    `loops` are those of the reduction's axes, outermost first, but such as are written out; a step of all of them is
+    `tile` vectors of multiply-adds.
+    """
+    facts, core, size = unit.facts, core_of(unit.target), image.buffer.dtype.bytes
+    apart = 0 if place is None else abs(facts.step(image, place.var) or 0)
+    pitch, at = max((abs(facts.step(image, axis.var) or 0), -at) for at, axis in enumerate(facts.reduce))
+    channel, *inner = facts.reduce[-at:]
+    loop = loops.get(channel.var)
+    if not core.ahead or not 0 < apart * size < LINE_BYTES <= pitch * size or loop is None:
+        return
+    if (count := extent_of(sums, loop)) > 1:
+        steps = math.prod(extent(axis) for axis in inner) * extent(channel) // count
+        sums.prefetch(image.buffer.name, loop, max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
 
 
 def in_blocks(sums: Stage, depth: int) -> Stage:

@@ -85,7 +85,7 @@ def match(unit: Unit) -> Sketch | None:
     def cost(columns: Columns) -> Any:
         lines = model.lines_of(unit.target) * columns["lanes"] / unit.target.lanes(unit.facts.target.dtype)
         slower = model.UNBLOCKED if plan.packed is not None else tests * (1 + model.UNPACKED * lines)
-        computing = _cycles(unit.facts, unit.target, plan, columns) + _turned(unit, plan, columns["rows"])
+        computing = _cycles(unit, plan, columns) + _turned(unit, plan, columns["rows"])
         again = _streamed_again(unit, plan, columns["vectors"] * columns["lanes"])
         return seconds(slower * model.overlapped(computing, model.stream_cycles(unit)) + again + packing, unit.target)
 
@@ -171,24 +171,29 @@ def _choices(
     return knobs, legal
 
 
-def _cycles(facts: Facts, target: Target, plan: TilePlan, columns: Columns) -> Any:
+def _cycles(unit: Unit, plan: TilePlan, columns: Columns) -> Any:
     """Cycles of all tiles: what a step multiplies, and what it loads for that. Those of the last rows are smaller."""
-    down, rows = nest.length(plan.row), columns["rows"]
+    facts, target, down, rows = unit.facts, unit.target, nest.length(plan.row), columns["rows"]
     across = ceildiv(extent(plan.lane), columns["vectors"] * columns["lanes"])
     each = down // rows * _tile_cycles(facts, target, plan, columns["vectors"], rows)
     each = each + (down % rows > 0) * _tile_cycles(facts, target, plan, columns["vectors"], down % rows)
+    shared = [load for load in facts.loads if plan.packed is not None and load is not plan.packed]
+    pixel = sum(model.image_cycles(unit, load, plan.row) for load in shared)
+    each = each + counted(facts) * facts.depth * pixel * down
     return facts.points // (extent(plan.lane) * down) * across * each
 
 
 def _tile_cycles(facts: Facts, target: Target, plan: TilePlan, vectors: Any, rows: Any) -> Any:
-    core, loads = core_of(target), np.zeros(1)
+    core, loads, waits = core_of(target), np.zeros(1), np.zeros(1)
     for load in facts.loads:
         along = vectors if facts.step(load, plan.lane.var) != 0 else 1
         apart = 0 if plan.row is None else facts.step(load, plan.row.var)
-        clash = core.clashes(None if apart is None else apart * int(load.buffer.dtype.bytes))
+        pitch = None if apart is None else apart * int(load.buffer.dtype.bytes)
+        clash, together = core.clashes(pitch), model.rows_together(target, pitch)
+        waits = waits + model.SAME_PLACE * rows * (rows > together)
         loads = loads + along * (rows if apart != 0 else 1) / (1.0 if clash else core.loads)
     issued = np.maximum(rows * vectors / core.multiply_adds, loads * model.LOAD_SHARE)
-    step = np.maximum(issued + model.STEP_CYCLES, core.latency)
+    step = np.maximum(issued + model.STEP_CYCLES, core.latency) + waits
     return counted(facts) * facts.depth * step + model.TILE_CYCLES + 2 * rows * vectors
 
 
@@ -201,8 +206,8 @@ def _turned(unit: Unit, plan: TilePlan, rows: Any) -> Any:
         return 0.0
     if row is None or nest.result_step(unit, row.var) != 1:
         return model.TURNED_CYCLES * facts.points
-    lines = model.row_cycles(rows, extent(row), facts.target.dtype.bytes) * model.far_lines(unit)
-    return facts.points / rows * lines
+    lines = model.lines_met(rows, extent(row), facts.target.dtype.bytes)
+    return facts.points / rows * lines * model.line_cycles(unit)
 
 
 def _streamed_again(unit: Unit, plan: TilePlan, width: Any) -> Any:
@@ -337,14 +342,19 @@ def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     nest.compute_near(sums, final, outer[-1], exact=not plan.padded)
     nest.store_last(sums, lane)
     axes, last = list(sums.axis), sums.reduce_axis[-1]
+    loops = dict(zip([axis.var for axis in facts.block.axes if axis.kind == "reduce"], sums.reduce_axis))
     rows = [] if row is None else [axes[row]]
     _, vector = nest.multiply(sums, plan.kernel, nest.without(axes, row, lane), sums.reduce_axis, rows, axes[lane])
     size = plan.vectors * plan.rows
     deepest = 1 if _overlaps(facts, plan) else extent(facts.reduce[-1])
     if 1 < deepest <= 8 and size * deepest <= model.MOST_UNROLLED:
-        sums.unroll(last)
+        sums.unroll(loops.pop(facts.reduce[-1].var))
     elif deepest > 8 and size * 4 <= model.MOST_UNROLLED and deepest % 4 == 0:
-        sums.unroll(sums.split(last, factor=4)[1])
+        loops[facts.reduce[-1].var], written = sums.split(last, factor=4)
+        sums.unroll(written)
+    for load in facts.loads:
+        if plan.packed is not None and load is not plan.packed:
+            nest.fetch_channels(unit, sums, load, plan.row, size, loops)
     sums.vectorize(vector)
     return outer
 
@@ -368,12 +378,10 @@ def _tile_final(unit: Unit, final: Stage, plan: TilePlan, at: dict[Var, Var]) ->
         nest.vectorize(final, lanes, plan.lanes)
         for loop in tile[:-1]:
             final.unroll(loop)
-    elif side >= model.LEAST_SIDE:  # squares, turned in registers
+    else:  # squares, turned in registers
         vectors, lanes = final.split(lanes, factor=side)
         final.reorder(*outer, vectors, tile[-1], lanes)
         nest.write_out(final, vectors, tile[-1], lanes)
-    else:
-        final.vectorize(tile[-1])
     return outer
 
 
