@@ -132,6 +132,10 @@ the mean (0.99 to 1.054); of panels that fit, 0.98 to 1.0; of panels that a call
 meet a panel need room too (found by a table of 128 × 256 × 192 on Emerald Rapids, 1.04 to 1.06): of four products that
 were not looked at, whose panel fits without its rows, 1.145, 1.136, 1.087, 0.975 (three processes each; busy)."""
 
+LEAST_FETCHED = 8
+"""Channels of an image for each that one asks ahead for: of fewer, too many are asked for in vain. Cascade Lake, four
+1 × 1 convolutions of 8 to 16 channels: 0.95 to 0.99 times as fast when they were."""
+
 WRITTEN_STEPS = 4
 """Steps of a convolution's reduction that are written out, and channels of a block that are, all of them. On a Neoverse
 N1, whose blocks are of 4: ten networks of three layers, none of a benchmark, 0.976 to 1.095 times as fast as with

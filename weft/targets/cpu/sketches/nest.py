@@ -327,9 +327,11 @@ def fetch_channels(
     loop = loops.get(channel.var)
     if not core.ahead or not 0 < apart * size < LINE_BYTES <= pitch * size or loop is None:
         return
-    if (count := extent_of(sums, loop)) > 1:
-        steps = math.prod(extent(axis) for axis in inner) * extent(channel) // count
-        sums.prefetch(image.buffer.name, loop, max(1, int(core.ahead * core.multiply_adds // (steps * tile))))
+    count = extent_of(sums, loop)
+    steps = math.prod(extent(axis) for axis in inner) * extent(channel) // count
+    ahead = max(1, int(core.ahead * core.multiply_adds // (steps * tile)))
+    if count >= model.LEAST_FETCHED * ahead:
+        sums.prefetch(image.buffer.name, loop, ahead)
 
 
 def in_blocks(sums: Stage, depth: int) -> Stage:
