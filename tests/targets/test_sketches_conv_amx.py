@@ -17,6 +17,7 @@ from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.infer import infer
 from weft.graph.passes.precision import lower_precision
 from weft.loop.interpreter import interpret
+from weft.loop.parser import parse_func
 from weft.targets.base import run_passes
 from weft.targets.cpu import amx
 from weft.targets.cpu.pipeline import PASSES
@@ -135,6 +136,16 @@ def test_a_last_part_of_few_rows_has_a_kernel():
     net.conv(256, 256, 3, pads=[12] * 4, dilations=[12, 12])  # `benchmarks.conv_kinds`, aspp_12
     one = compiled_for_tiles(net.graph())
     assert sum("amx_dot" in repr(launch.kernel.scheduled) for launch in one.launches) == 1
+
+
+def test_tiles_of_sums_to_which_nothing_is_added_have_a_shape():
+    func = parse_func("""
+func f(A: float32[15, 16]):
+    allocate T: float32[15, 16] amx.tile:
+        amx_zero(address(T[0], "w"), 15, 16)
+        amx_store(address(T[0], "r"), address(A[0], "w"), 16, 16, 15, 16)
+""")
+    assert "amx_configure(15, 64, 16, 64, " in repr(amx.configure_tiles(func))
 
 
 @pytest.mark.parametrize("seed", range(40 if FULL else 6))

@@ -314,15 +314,19 @@ def _around(s: Stmt) -> Stmt:
     return seq(Evaluate(Call("amx_configure", sizes, INT32)), s, Evaluate(Call("amx_release", (), INT32)))
 
 
+_FILLS = {"amx_load": (1, 4, 1), "amx_zero": (0, 1, 4)}
+"""What a tile has first: which argument the tile is, where its rows and their lengths stand, the bytes of a length."""
+
+
 def _sizes(s: Stmt) -> list[tuple[int, int]]:
-    """Rows and bytes of a row of each tile register, from the products in a statement."""
+    """Rows and bytes of a row of each tile register, from what fills them: a tile of sums may be all there is."""
     shapes: dict[Buffer, tuple[int, int]] = {}
     for e in walk_exprs(s, Call):
-        if isinstance(e, Call) and e.name.startswith("amx_dot") and len(e.args) > 3:
-            rows, groups, width = (int_value(n) or 16 for n in e.args[3:6])
-            for tile, size in zip(e.args, ((rows, groups * 4), (groups, width * 4), (rows, width * 4))):
-                assert isinstance(tile, Address)
-                shapes[tile.buffer] = size
+        if isinstance(e, Call) and e.name in _FILLS:
+            at, place, unit = _FILLS[e.name]
+            tile, rows, length = e.args[at], *map(int_value, e.args[place : place + 2])
+            assert isinstance(tile, Address) and rows is not None and length is not None
+            shapes[tile.buffer] = rows, length * unit
     found: dict[int, tuple[int, int]] = {}
     for buffer, slots in _registers(s, 0):
         for slot in slots:
