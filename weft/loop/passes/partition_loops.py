@@ -280,8 +280,8 @@ class _Partitioner(Mutator):
     def _trimmed(self, loop: For, upper: list[_Bound], end: Expr) -> tuple[For, list[_Bound]]:
         """The loop without the iterations at its end in which nothing happens; what is left of its bounds."""
         known: dict[Expr, Expr] = {each.test.node: FALSE for each in upper}
-        count, extent = int_value(end), int_value(loop.extent)
-        if loop.kind != "serial" or (count is not None and (extent is None or count >= extent)):
+        count, whole = int_value(end), int_value(loop.extent)
+        if loop.kind != "serial" or (count is not None and (whole is None or count >= whole)):
             return loop, upper
         if not is_empty(_Replacer(known, self.bounds).stmt(loop.body)):
             return loop, upper

@@ -30,11 +30,10 @@ from weft.loop.ir import Axis
 from weft.plan.contraction import dimensions, load_bytes, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
-from weft.schedule.facts import Facts, extent
+from weft.schedule.facts import Facts, extent, extent_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import amx, model
-from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, squares, tiles
 from weft.targets.cpu.parse import TILES
