@@ -281,7 +281,9 @@ class _Partitioner(Mutator):
         """The loop without the iterations at its end in which nothing happens; what is left of its bounds."""
         known: dict[Expr, Expr] = {each.test.node: FALSE for each in upper}
         count, whole = int_value(end), int_value(loop.extent)
-        if loop.kind != "serial" or (count is not None and (whole is None or count >= whole)):
+        # A sole test along an open size is cut as it is.
+        shorter = len(upper) > 1 if count is None else whole is not None and count < whole
+        if loop.kind != "serial" or not shorter:
             return loop, upper
         if not is_empty(_Replacer(known, self.bounds).stmt(loop.body)):
             return loop, upper
