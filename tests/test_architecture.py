@@ -21,7 +21,7 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 104_823, "weft.frontends": 9_610, "weft.tuner": 3_765, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
+    "weft": 104_707, "weft.frontends": 9_610, "weft.tuner": 3_765, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
     "weft.explore": 800,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something

@@ -182,6 +182,16 @@ for _shape in ((24, 144, 56, 1), (40, 120, 28, 1), (112, 672, 14, 2)):
     _add("inverted_" + "_".join(map(str, _shape)), lambda b, s=_shape: _inverted(b, *s))
 
 
+def _squeeze_excite(b: Builder, channels: int, middle: int, size: int) -> Value:
+    """Channels that are weighed by what they all are on average: convolutions of an image of one place, in blocks."""
+    x = b.relu(b.conv(b.input("x", (1, 40, size, size)), 40, channels, 1, bias=True))
+    y = b.relu(b.conv(b.node("GlobalAveragePool", x), channels, middle, 1, bias=True))
+    return b.node("Mul", x, b.node("HardSigmoid", b.conv(y, middle, channels, 1, bias=True), alpha=1 / 6))
+
+
+_add("squeeze_excite_240_64_14", lambda b: _squeeze_excite(b, 240, 64, 14))
+
+
 def _bottleneck(b: Builder, channels: int, size: int, groups: int, stride: int) -> Value:
     """A convolution in groups between two that mix them: small groups take turns in a vector, where that pays."""
     x = b.relu(b.conv(b.input("x", (1, 64, size, size)), 64, channels, 1, bias=True))

@@ -12,7 +12,7 @@ from weft import te
 from weft.core.errors import InternalError, ScheduleError
 from weft.loop.tree import block_path, loops_on
 from weft.plan.inline import Inlining
-from weft.plan.planner import Choice, Families, Match, Unit, analytic, choose, picking, picks_by_default, plan
+from weft.plan.planner import Choice, Families, Match, Unit, analytic, choose, picking, picks_by_default
 from weft.plan.sketch import Point, Sketch
 from weft.schedule.facts import block_named, facts_of
 from weft.schedule.schedule import Schedule
@@ -96,7 +96,7 @@ def test_a_mistake_of_ours_is_not_taken_for_a_refusal() -> None:
     with pytest.raises(InternalError, match="a bug"):
         choose(unit_of(program()), [splits("broken", 1.0, then=mistake), splits("fine", 9.0)], analytic)
     with pytest.raises(InternalError, match="a bug"):
-        plan(program(), None, families(contractions=(splits("broken", 1.0, then=mistake),)))
+        families(contractions=(splits("broken", 1.0, then=mistake),)).schedule(program(), None)
 
 
 # --------------------------------------------------------------------------------------------------- whole programs
@@ -129,13 +129,13 @@ def test_a_contraction_is_offered_with_its_epilogue() -> None:
         assert unit.contraction is not None and len(unit.to_epilogue) == (2 if unit.name == "D" else 0)
 
     s = program(epilogue=True)
-    plan(s, None, families(contractions=(match,), plain=lambda unit: None))
+    families(contractions=(match,), plain=lambda unit: None).schedule(s, None)
     assert seen == [("C", "D"), ("C", None)], "and alone, where no sketch takes both"
 
 
 def test_what_no_sketch_matches_gets_the_plain_way() -> None:
     s = program(epilogue=True)
-    plan(s, None, families())
+    families().schedule(s, None)
     assert kinds(s) == {"C": "parallel", "D": "parallel"}
 
 
@@ -150,7 +150,7 @@ def test_the_ways_for_the_rest_are_asked_in_order() -> None:
         asked.append("yes")
         return True
 
-    plan(program(), None, families(rest=(no, yes, no)))
+    families(rest=(no, yes, no)).schedule(program(), None)
     assert asked == ["no", "yes"]
 
 
@@ -162,7 +162,7 @@ def test_a_way_that_fails_leaves_the_plain_way() -> None:
         return True
 
     s = program()
-    plan(s, None, families(rest=(way,)))
+    families(rest=(way,)).schedule(s, None)
     assert kinds_of(s, "C") == ["parallel", "serial", "serial"]
     assert [(tried.name, bool(tried)) for tried in s.tried] == [("unit C", False)]
 
@@ -175,13 +175,13 @@ def test_a_sketch_of_the_whole_program_comes_first() -> None:
         return Sketch("whole", {}, apply, lambda columns: 1.0)
 
     s = program(epilogue=True)
-    plan(s, None, families(whole=(match,), contractions=(splits("never", 0.0),)))
+    families(whole=(match,), contractions=(splits("never", 0.0),)).schedule(s, None)
     assert [tried.name for tried in s.tried] == ["whole"] and kinds(s) == {"C": "serial", "D": "serial"}
 
 
 def test_a_product_that_is_read_once_is_no_contraction() -> None:
     s = program()
-    plan(s, None, families(contractions=(splits("never", 0.0),), reads_once=lambda facts, constants: True))
+    families(contractions=(splits("never", 0.0),), reads_once=lambda facts, constants: True).schedule(s, None)
     assert "never" not in [tried.name for tried in s.tried]
 
 
@@ -198,11 +198,11 @@ def test_picking() -> None:
     s = program()
     with picking(dearest):
         assert not picks_by_default()
-        plan(s, None, wanted)
+        wanted.schedule(s, None)
     assert offered == ["a", "b"] and [tried.point for tried in s.tried if tried.name == "b"] == [{"by": 4}]
     assert picks_by_default()
     s = program()
-    plan(s, None, wanted)
+    wanted.schedule(s, None)
     assert [tried.name for tried in s.tried if tried.cost] == ["a"] and len(offered) == 2
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import weft
 import weft.ops  # noqa: F401  (the table of operators)
+from tests.conftest import FULL
 from weft.core.knobs import knobs
 from weft.graph.interpreter import interpret_graph
 from weft.graph.ir import Graph, Node, TensorType, Value
@@ -16,7 +17,10 @@ from weft.graph.passes.fold_strides import fold_strides
 from weft.graph.passes.infer import infer
 from weft.graph.passes.precision import lower_precision
 from weft.loop.interpreter import interpret
+from weft.loop.parser import parse_func
+from weft.targets.base import run_passes
 from weft.targets.cpu import amx
+from weft.targets.cpu.pipeline import PASSES
 from weft.targets.registry import find_target
 
 needs_amx = pytest.mark.skipif(not amx.available(find_target("native")), reason="this machine has no AMX tiles")
@@ -116,6 +120,65 @@ def test_one_block_of_channels_and_depthwise_between():
     net.conv(64, 24, 1)
     net.conv(24, 32, 1)
     check(net.graph(), on_tiles=4)  # all that mix channels, the first by places of a square as channels
+
+
+def compiled_for_tiles(graph: Graph, cores: int = 2) -> Any:
+    """A graph in bfloat16, compiled for a machine that has tiles: nothing of it runs on the host."""
+    target = find_target(f"x86_64-unknown-linux-gnu,cpu=sapphirerapids,cores={cores}")
+    with knobs.override(cache=False):
+        (one,) = weft.compile(graph, target=target, precision="bf16").specializations
+    assert not one.host_nodes
+    return one
+
+
+def test_a_last_part_of_few_rows_has_a_kernel():
+    net = Net(4, 1, 256, 33, 33)
+    net.conv(256, 256, 3, pads=[12] * 4, dilations=[12, 12])  # `benchmarks.conv_kinds`, aspp_12
+    one = compiled_for_tiles(net.graph())
+    assert sum("amx_dot" in repr(launch.kernel.scheduled) for launch in one.launches) == 1
+
+
+def test_tiles_of_sums_to_which_nothing_is_added_have_a_shape():
+    func = parse_func("""
+func f(A: float32[15, 16]):
+    allocate T: float32[15, 16] amx.tile:
+        amx_zero(address(T[0], "w"), 15, 16)
+        amx_store(address(T[0], "r"), address(A[0], "w"), 16, 16, 15, 16)
+""")
+    assert "amx_configure(15, 64, 16, 64, " in repr(amx.configure_tiles(func))
+
+
+@pytest.mark.parametrize("seed", range(40 if FULL else 6))
+def test_random_convolutions_have_kernels(seed):
+    random = np.random.default_rng(seed)
+    k, gap = (int(random.choice(n)) for n in ((1, 2, 3, 3, 5), (1, 1, 2, 3, 6)))
+    channels, between = (int(n) for n in random.choice((16, 24, 32, 40, 48, 64, 80), 2))
+    net = Net(seed, 1, 32, *(int(n) for n in random.integers(1, 41, 2)))
+    net.conv(32, channels, 1)
+    net.add("Relu")
+    net.conv(
+        channels, between, k, pads=[gap * (k - 1)] * 4, dilations=[gap] * 2, strides=[int(random.integers(1, 4))] * 2
+    )
+    compiled_for_tiles(net.graph(), cores=int(random.choice((1, 2, 4, 16))))
+
+
+@pytest.mark.parametrize("rows,gap", [(9, 3), (14, 1), (17, 2)])
+def test_the_lowered_program_means_what_is_scheduled(rows, gap):
+    net = Net(5, 1, 32, rows, 5)
+    net.conv(32, 48, 3, pads=[gap] * 4, dilations=[gap] * 2)
+    one = compiled_for_tiles(net.graph())
+    (launch,) = [item for item in one.launches if "amx_dot" in repr(item.kernel.scheduled)]
+    func, random = launch.kernel.scheduled, np.random.default_rng(6)
+    arrays = [random.standard_normal([int(n.value) for n in p.shape]).astype(p.dtype.numpy) for p in func.buffers]
+    for buffer, array in zip(func.buffers, arrays, strict=True):
+        for axis, (before, after) in enumerate(func.annotations["borders"].get(buffer.name, ())):
+            beside = np.arange(array.shape[axis])
+            array[(slice(None),) * axis + ((beside < before) | (beside >= len(beside) - after),)] = 0
+    results = [[array.copy() for array in arrays] for _ in range(2)]
+    interpret(func, *results[0])
+    interpret(run_passes(func, [step for step in PASSES if step is not amx.configure_tiles]), *results[1])
+    for want, made in zip(*results, strict=True):
+        np.testing.assert_allclose(made.astype("f4"), want.astype("f4"), rtol=1e-4, atol=1e-4)
 
 
 @needs_amx

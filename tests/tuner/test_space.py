@@ -9,7 +9,7 @@ from tests.tuner.small import elementwise_task, product_task
 from weft import te
 from weft.core.errors import WeftError
 from weft.plan.sketch import Sketch
-from weft.plan.trace_space import default_point, trace_sketch, vary
+from weft.plan.trace_space import trace_sketch, vary
 from weft.schedule.trace import Trace
 from weft.tuner.space import _planned, space_of
 
@@ -76,7 +76,7 @@ def test_a_program_without_a_sketch_has_the_space_around_its_trace():
     assert region.sketch.name == "trace" and space.size > 4
     own = task.default()
     start = task.fresh().schedule
-    assert vary(own, default_point(start, own)).to_json() == own.to_json()
+    assert vary(own, next(trace_sketch(start, own).ranked(1))[0]).to_json() == own.to_json()
     made = set()
     for number in space.legal[:40]:
         program = task.fresh()

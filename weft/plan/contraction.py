@@ -145,14 +145,8 @@ def counted(facts: Facts) -> float:
 
 def contraction_of(facts: Facts) -> Contraction | None:
     """The contraction that a block is, where it is a sum of products of two loads; None for any other block."""
-    found = operands_of(facts) if is_sum_of_products(facts) else None
-    return None if found is None else Contraction(facts, found)
-
-
-def operands_of(facts: Facts) -> tuple[Load, Load] | None:
-    """The two loads whose products a block adds up; None for any other block."""
     store = facts.store
-    if store is None or store.predicate is not None or type(store.value) is not Add:
+    if store is None or store.predicate is not None or type(store.value) is not Add or not is_sum_of_products(facts):
         return None
     own = Load(store.buffer, store.indices)
     value = store.value
@@ -160,7 +154,7 @@ def operands_of(facts: Facts) -> tuple[Load, Load] | None:
     if type(term) is not Mul or not (structural_equal(value.a, own) or structural_equal(value.b, own)):
         return None
     a, b = _operand(term.a), _operand(term.b)
-    return None if a is None or b is None or a is b else (a, b)
+    return None if a is None or b is None or a is b else Contraction(facts, (a, b))
 
 
 def _operand(e: Expr) -> Load | None:

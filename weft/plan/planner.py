@@ -107,8 +107,27 @@ class Families:
     """Whether a contraction is better read as a reduction: its operand streams through once."""
 
     def schedule(self, schedule: Schedule, target: Any, constants: Collection[Buffer] = ()) -> None:
-        """Schedules a program in place: what a manifest names. Copies of `constants` may be made once."""
-        plan(schedule, target, self, constants)
+        """Schedules a program in place, with the pick in force. Copies of `constants` may be made once."""
+        pick = _PICK.get()
+        inline_producers(schedule, self.inline)
+        done: set[str] = set()
+        if self.first is not None:
+            constants = [*constants, *self.first(schedule, target, done, constants)]
+        for name in names_of(schedule):
+            unit = unit_of(schedule, name, target, constants, done)
+            if is_sum_of_products(unit.facts) and choose(unit, self.whole, pick):
+                break
+        for name in reversed(names_of(schedule)):
+            if name in done or name not in names_of(schedule) or self.is_scheduled(schedule, name):
+                continue
+            with schedule.attempt(f"unit {name}", done) as tried:
+                _schedule_unit(unit_of(schedule, name, target, constants, done), self, pick)
+            if not tried:
+                self.plain(unit_of(schedule, name, target, constants, done))
+            done.add(name)
+        for name in names_of(schedule) if self.schedules_all else ():
+            if not self.is_scheduled(schedule, name):
+                self.plain(unit_of(schedule, name, target, constants, done))
 
 
 def analytic(unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
@@ -151,30 +170,6 @@ def avoiding(names: Collection[str]) -> AbstractContextManager[Pick]:
 def picks_by_default() -> bool:
     """Whether points are those of the analytic pick: what is planned then depends on program and target alone."""
     return _PICK.get() is analytic
-
-
-def plan(schedule: Schedule, target: Any, families: Families, constants: Collection[Buffer] = ()) -> None:
-    """Schedules a program in place, with the pick in force."""
-    pick = _PICK.get()
-    inline_producers(schedule, families.inline)
-    done: set[str] = set()
-    if families.first is not None:
-        constants = [*constants, *families.first(schedule, target, done, constants)]
-    for name in names_of(schedule):
-        unit = unit_of(schedule, name, target, constants, done)
-        if is_sum_of_products(unit.facts) and choose(unit, families.whole, pick):
-            break
-    for name in reversed(names_of(schedule)):
-        if name in done or name not in names_of(schedule) or families.is_scheduled(schedule, name):
-            continue
-        with schedule.attempt(f"unit {name}", done) as tried:
-            _schedule_unit(unit_of(schedule, name, target, constants, done), families, pick)
-        if not tried:
-            families.plain(unit_of(schedule, name, target, constants, done))
-        done.add(name)
-    for name in names_of(schedule) if families.schedules_all else ():
-        if not families.is_scheduled(schedule, name):
-            families.plain(unit_of(schedule, name, target, constants, done))
 
 
 def unit_of(

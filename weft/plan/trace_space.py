@@ -38,11 +38,6 @@ def trace_sketch(schedule: Schedule, trace: Trace, seconds: float = 1.0) -> Sket
     return Sketch("trace", knobs, apply, around_rule(default, seconds))
 
 
-def default_point(schedule: Schedule, trace: Trace) -> dict[str, int]:
-    """The point that leaves a trace as it is."""
-    return {name: number for name, _, number in list(_knobs(schedule.copy(), trace))[-model.MOST_KNOBS :]}
-
-
 def vary(trace: Trace, point: Point) -> Trace:
     """A trace with the numbers of a point."""
     steps: list[Step | None] = list(trace.steps)

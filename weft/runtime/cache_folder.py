@@ -7,6 +7,7 @@ may write there, which a warning says once. Files in it appear whole (`write_who
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -14,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from weft.core.knobs import knobs
 
@@ -89,6 +90,15 @@ def read_file(path: Path, most: int = -1) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no file")
         return file.read(most)
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What was measured and kept in a file; nothing where it is missing or damaged."""
+    try:
+        found = json.loads(read_file(path))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def mark_used(path: Path) -> None:

@@ -28,7 +28,7 @@ from weft.expr.visit import substitute, uses_any, walk
 from weft.loop.ir import Axis, Block, Func, Store
 from weft.loop.tree import block_of, block_path, blocks_in, loops_on, readers
 from weft.loop.visit import walk_exprs
-from weft.schedule.schedule import Schedule
+from weft.schedule.schedule import Schedule, Stage
 
 SLOW_CALLS = frozenset(
     "exp exp2 exp10 log log2 log10 log1p expm1 tanh sigmoid erf normal_cdf pow power sin cos tan sinh cosh asin acos "
@@ -161,6 +161,12 @@ def work_around(schedule: Schedule, name: str) -> int:
     """How often a block runs: the product of the extents of the loops around it."""
     loops = loops_on(block_path(schedule.func, name, "schedule"))
     return math.prod(int_value(loop.extent) or 1 for loop in loops)
+
+
+def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
+    """The constant extent of a loop around a stage, `unknown` where it is no constant; 1 where it is not around it."""
+    loops = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
+    return next((int_value(one.extent) or unknown for one in loops if one.var.name == loop.name), 1)
 
 
 def names_of(schedule: Schedule) -> list[str]:

@@ -575,7 +575,11 @@ def _problems(spec: TargetSpec) -> Iterable[str]:
     """What is wrong with a manifest, a sentence each."""
     if not isinstance(spec.kind, str) or not spec.kind.isidentifier():
         yield f"kind is a name such as 'cuda', not {spec.kind!r}"
-    if not isinstance(spec.forms, tuple) or not spec.forms or not all(_is_line(line) for line in spec.forms):
+    if (
+        not isinstance(spec.forms, tuple)
+        or not spec.forms
+        or not all(isinstance(line, str) and line.strip() and "\n" not in line for line in spec.forms)
+    ):
         yield f"forms is a tuple of lines that show what parse reads, at least one, not {spec.forms!r}"
     if spec.device is not None and not isinstance(spec.device, DeviceSpec):
         yield f"device is a DeviceSpec, or None for native code, not {spec.device!r}"
@@ -595,10 +599,6 @@ def _problems(spec: TargetSpec) -> Iterable[str]:
             yield from _misfits(f"device.stages[{name!r}]", stage[0], ("program", "target"))
     if spec.startup is not None and spec.device is not None:
         yield "startup is for native code: a device's programs make no library"
-
-
-def _is_line(line: Any) -> bool:
-    return isinstance(line, str) and bool(line.strip()) and "\n" not in line
 
 
 def _misfits(name: str, function: Any, takes: tuple[str, ...]) -> Iterable[str]:

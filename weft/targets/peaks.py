@@ -13,11 +13,10 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from weft.core.errors import TargetError
-from weft.runtime.cache_folder import cache_folder, read_file, write_whole
+from weft.runtime.cache_folder import cache_folder, read_facts, write_whole
 from weft.targets.base import Target
 
 logger = logging.getLogger("weft.targets")
@@ -51,7 +50,7 @@ def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peak
     """
     folder = cache_folder()
     key = f"{target.triple} {target.cpu} {target.cores} cores, {threads} threads"
-    kept = {} if folder is None else _read(folder / CACHE_FILE)
+    kept = {} if folder is None else read_facts(folder / CACHE_FILE)
     known = _peaks(kept.get(key))
     if known is not None and not again:
         return known
@@ -68,15 +67,6 @@ def machine_peaks(target: Target, threads: int = 1, again: bool = False) -> Peak
         except OSError as problem:
             logger.info("the peaks of this machine could not be kept in %s: %s", folder, problem)
     return peaks
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What the file holds; nothing where it is missing or damaged."""
-    try:
-        found = json.loads(read_file(path))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _peaks(entry: Any) -> Peaks | None:

@@ -245,3 +245,49 @@ func f(A: float32[n], C: float32[n]):
 """
     _, done = both(text)
     assert all(s.kind == "unrolled" for s in walk_stmts(done.body) if isinstance(s, For) and s.var.name[0] in "ij")
+
+
+def test_a_tail_of_tiles_is_written_out():
+    text = """
+func f(A: float32[33]):
+    for p in range(9):
+        for o in range(2) @{"partition": false}:
+            allocate T: float32[2] amx.tile:
+                for i in range(2) unrolled:
+                    if p*4 + o*2 + i < 33:
+                        amx_zero(address(T[i], "w"))
+                for j in range(2) unrolled:
+                    if p*4 + o*2 + j < 33:
+                        amx_store(address(T[j], "r"), address(A[p*4 + o*2 + j], "w"))
+"""
+    _, done = both(text)
+    assert all(s.kind == "unrolled" for s in walk_stmts(done.body) if isinstance(s, For) and s.var.name[0] in "ij")
+
+
+def test_rounds_of_a_tail_in_which_nothing_happens_go():
+    func, done = both("""
+func f(A: float32[33], C: float32[33], D: float32[33]):
+    for p in range(9):
+        for o in range(2):
+            for i in range(2) unrolled:
+                if p*4 + o*2 + i < 33:
+                    C[p*4 + o*2 + i] = A[p*4 + o*2 + i]
+            for j in range(2) unrolled:
+                if p*4 + o*2 + j < 33:
+                    D[p*4 + o*2 + j] = C[p*4 + o*2 + j]
+""")
+    expect(
+        done,
+        """
+func f(A: float32[33], C: float32[33], D: float32[33]):
+    for p in range(8):
+        for o in range(2):
+            for i in range(2) unrolled:
+                C[p*4 + o*2 + i] = A[p*4 + o*2 + i]
+            for j in range(2) unrolled:
+                D[p*4 + o*2 + j] = C[p*4 + o*2 + j]
+    C[32] = A[32]
+    D[32] = C[32]
+""",
+    )
+    same_meaning(func, done)

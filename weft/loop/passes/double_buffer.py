@@ -46,6 +46,7 @@ from weft.loop.passes.support import (
     buffers_read,
     buffers_written,
     is_barrier,
+    is_register,
     make_if,
     rename_repeated,
     statements,
@@ -123,7 +124,7 @@ class Plan:
         self.lag = min(int(loop.annotations.get("pipeline_lag") or 0), self.stages - 2)
         shared = all(buffer.scope == "shared" for buffer in halves)  # without a barrier threads read their own copies
         self.is_async = bool(loop.annotations.get("async_copy")) and (barrier is not None or shared)
-        self.in_registers = all("." in buffer.scope or buffer.scope == "local" for buffer in halves)
+        self.in_registers = all(map(is_register, halves))
 
     def now(self, s: Stmt, step: Expr) -> Stmt:
         """Statements that name the parts of a step."""

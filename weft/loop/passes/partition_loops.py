@@ -26,6 +26,7 @@ from weft.expr.nodes import (
     LE,
     LT,
     TRUE,
+    Address,
     Call,
     Compare,
     Expr,
@@ -57,6 +58,7 @@ from weft.loop.passes.support import (
     in_loop,
     is_barrier,
     is_empty,
+    is_register,
     is_written,
     known_of,
     linear,
@@ -218,8 +220,8 @@ class _Partitioner(Mutator):
     def _ends_open(self, loop: For) -> bool:
         """Whether a loop of a tail ends where an open size does: it is shorter as a loop than written out with a test
         for each copy. Not so where its elements are registers."""
-        own = [e.indices for e in walk_exprs(loop.body, Load) if isinstance(e, Load) and e.buffer.scope == "local"]
-        own += [s.indices for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer.scope == "local"]
+        places = [*walk_exprs(loop.body, Load, Address), *walk_stmts(loop.body)]
+        own = [one.indices for one in places if isinstance(one, (Load, Address, Store)) and is_register(one.buffer)]
         if any(uses_any(index, {loop.var}) for indices in own for index in indices):
             return False
         upper = self._bounds_of(loop)[1]
@@ -271,12 +273,17 @@ class _Partitioner(Mutator):
             skipping = [[each for each in bounds if not each.test.padding] for bounds in (lower, upper)]
             if [*map(len, skipping)] != [len(lower), len(upper)]:
                 pieces = self._cut(loop, *skipping)
-        return self._inside(loop) if pieces is None and loop is not whole else pieces
+        if pieces is None and loop is not whole:
+            return self._piece(loop, index_expr(0), loop.extent, loop.body)
+        return pieces
 
     def _trimmed(self, loop: For, upper: list[_Bound], end: Expr) -> tuple[For, list[_Bound]]:
-        """The loop without the iterations at an open end in which nothing happens; what is left of its bounds."""
+        """The loop without the iterations at its end in which nothing happens; what is left of its bounds."""
         known: dict[Expr, Expr] = {each.test.node: FALSE for each in upper}
-        if int_value(end) is not None or loop.kind != "serial":
+        count, whole = int_value(end), int_value(loop.extent)
+        # A sole test along an open size is cut as it is.
+        shorter = len(upper) > 1 if count is None else whole is not None and count < whole
+        if loop.kind != "serial" or not shorter:
             return loop, upper
         if not is_empty(_Replacer(known, self.bounds).stmt(loop.body)):
             return loop, upper

@@ -294,6 +294,11 @@ def buffers_read(s: Stmt) -> set[Buffer]:
     return found
 
 
+def is_register(buffer: Buffer) -> bool:
+    """Whether a buffer's elements, or its tiles, are registers where loops over them are written out."""
+    return buffer.scope == "local" or "." in buffer.scope
+
+
 def is_call(s: Stmt, name: str) -> bool:
     """Whether a statement is a call of an intrinsic."""
     return isinstance(s, Evaluate) and isinstance(s.value, Call) and s.value.name == name

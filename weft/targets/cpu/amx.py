@@ -135,14 +135,12 @@ def _rows(pointer: Any, width: int, row: int, count: int = 16) -> Any:
     return pointer.view((count, width), (row, 1))
 
 
-def _mean_load(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16, bytes_of_row: int = 64) -> None:
-    width = int(bytes_of_row) // target.buffer.dtype.bytes
-    _rows(target, width, int(tile_stride), int(rows))[...] = _rows(source, width, int(stride), int(rows))
+def _mean_move(tile: int) -> Callable[..., None]:
+    def run(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16, bytes_of_row: int = 64) -> None:
+        width, strides = int(bytes_of_row) // target.buffer.dtype.bytes, (int(stride), int(tile_stride))
+        _rows(target, width, strides[tile], int(rows))[...] = _rows(source, width, strides[1 - tile], int(rows))
 
-
-def _mean_store(source: Any, target: Any, stride: int, tile_stride: int, rows: int = 16, width: int = 16) -> None:
-    width = int(width)
-    _rows(target, width, int(stride), int(rows))[...] = _rows(source, width, int(tile_stride), int(rows))
+    return run
 
 
 def _mean_zero(tile: Any, rows: int = 16, width: int = 16) -> None:
@@ -168,8 +166,8 @@ def _mean_weave(source: Any, target: Any, stride: int, tile_stride: int) -> None
 
 _MEANINGS: dict[str, Callable[..., Any]] = {
     "amx_weave": _mean_weave,
-    "amx_load": _mean_load,
-    "amx_store": _mean_store,
+    "amx_load": _mean_move(1),
+    "amx_store": _mean_move(0),
     "amx_zero": _mean_zero,
     "amx_dot_bf16": _mean_dot("float32", 2),
     "amx_dot_u8s8": _mean_dot("int32", 4),
@@ -190,27 +188,16 @@ DOTS = {
 """For pairs of operands the type of their sums, how many rows of the right one are woven together, the instruction."""
 
 
-def _declare_load(name: str, shape: tuple[int, ...], dtype: str, step: int = 1) -> None:
-    """A tile whose rows are every `step`-th of the source's."""
+def _declare_move(name: str, tile: int, shape: tuple[int, ...], dtype: str, step: int = 1) -> None:
+    """Between memory and a tile, the source (0) or the target (1), which has every `step`-th of the source's rows."""
     source = te.placeholder(((shape[0] - 1) * step + 1, *shape[1:]), dtype, name="source")
-    tile = te.compute(shape, lambda row, *i: source[(row * step, *i)], name="tile")
+    target = te.compute(shape, lambda row, *i: source[(row * step, *i)], name="target")
     size = index_expr(shape[0]), index_expr(math.prod(shape[1:]) * int(source.dtype.bytes))
 
     def rule(inputs: Any, outputs: Any) -> Call:
-        rows = inputs[0].stride(0) * step, outputs[0].stride(0)
-        return Call("amx_load", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *rows, *size), INT32)
-
-    te.decl_tensor_intrin(tile.op, rule, name)
-
-
-def _declare_store(name: str, dtype: str, rows: int, width: int) -> None:
-    tile = te.placeholder((rows, width), dtype, name="tile")
-    target = te.compute((rows, width), lambda i, j: tile[i, j], name="target")
-    size = index_expr(rows), index_expr(width)
-
-    def rule(inputs: Any, outputs: Any) -> Call:
-        strides = outputs[0].stride(0), inputs[0].stride(0)
-        return Call("amx_store", (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *strides, *size), INT32)
+        strides = [inputs[0].stride(0) * step, outputs[0].stride(0)][:: 1 if tile else -1]
+        call = ("amx_store", "amx_load")[tile]
+        return Call(call, (inputs[0].access_ptr("r"), outputs[0].access_ptr("w"), *strides, *size), INT32)
 
     te.decl_tensor_intrin(target.op, rule, name)
 
@@ -283,10 +270,10 @@ def tiles(left: str, right: str, shape: tuple[int, int, int] | None = None, step
     else:
         part = f"{left}_{right}_{rows}x{depth}x{width}"
         names = Tiles(f"amx_left_{part}_{step}", f"amx_right_{part}", f"amx_dot_{part}", f"amx_store_{part}")
-    _declare_load(names.load_left, (rows, depth), left, step)
-    _declare_load(names.load_right, (depth // group, width, group), right)
+    _declare_move(names.load_left, 1, (rows, depth), left, step)
+    _declare_move(names.load_right, 1, (depth // group, width, group), right)
     _declare_dot(names.dot, left, right, (rows, depth, width), call)
-    _declare_store(names.store, wide, rows, width)
+    _declare_move(names.store, 0, (rows, width), wide)
     return names
 
 
@@ -314,15 +301,19 @@ def _around(s: Stmt) -> Stmt:
     return seq(Evaluate(Call("amx_configure", sizes, INT32)), s, Evaluate(Call("amx_release", (), INT32)))
 
 
+_FILLS = {"amx_load": (1, 4, 1), "amx_zero": (0, 1, 4)}
+"""What a tile has first: which argument the tile is, where its rows and their lengths stand, the bytes of a length."""
+
+
 def _sizes(s: Stmt) -> list[tuple[int, int]]:
-    """Rows and bytes of a row of each tile register, from the products in a statement."""
+    """Rows and bytes of a row of each tile register, from what fills them: a tile of sums may be all there is."""
     shapes: dict[Buffer, tuple[int, int]] = {}
     for e in walk_exprs(s, Call):
-        if isinstance(e, Call) and e.name.startswith("amx_dot") and len(e.args) > 3:
-            rows, groups, width = (int_value(n) or 16 for n in e.args[3:6])
-            for tile, size in zip(e.args, ((rows, groups * 4), (groups, width * 4), (rows, width * 4))):
-                assert isinstance(tile, Address)
-                shapes[tile.buffer] = size
+        if isinstance(e, Call) and e.name in _FILLS:
+            at, place, unit = _FILLS[e.name]
+            tile, rows, length = e.args[at], *map(int_value, e.args[place : place + 2])
+            assert isinstance(tile, Address) and rows is not None and length is not None
+            shapes[tile.buffer] = rows, length * unit
     found: dict[int, tuple[int, int]] = {}
     for buffer, slots in _registers(s, 0):
         for slot in slots:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -26,7 +25,7 @@ from weft.runtime.jit import compile_module
 from weft.targets.base import Target
 from weft.targets.cpu.machine import CACHE_FILE, Core, core_of
 from weft.targets.cpu.parse import native
-from weft.targets.cpu.peaks import UNROLL, accumulators, fma_ir, full_width_machine, vector_bytes
+from weft.targets.cpu.peaks import UNROLL, accumulators, fma_ir, full_width_machine, run_together, vector_bytes
 
 MOST_BYTES = 256 << 20
 CHAIN, STREAMS = 64, 8
@@ -68,16 +67,10 @@ def _seconds(ir: str, name: str, data: Any, size: int) -> float:
     """What one turn of a loop takes: the best of many short runs."""
     code = compile_module(ir, full_width_machine())
     loop = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(code.address(name))
-
-    def run(count: int) -> float:
-        begin = time.perf_counter()
-        loop(count, data.ctypes.data, size)
-        return time.perf_counter() - begin
-
-    count = 1
-    while run(count) < RUN_SECONDS:
+    work, count = [lambda count: loop(count, data.ctypes.data, size)], 1
+    while run_together(work, count) < RUN_SECONDS:
         count *= 2
-    return min(run(count) for _ in range(RUNS)) / count
+    return min(run_together(work, count) for _ in range(RUNS)) / count
 
 
 def measure(target: Target) -> Core:

@@ -1,4 +1,4 @@
-"""Loops of everything that is no product: elementwise blocks, data movement, and plain reductions."""
+"""Loops of everything that is no product: elementwise blocks, data movement, plain reductions, what feeds a block."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ import operator
 from collections.abc import Sequence
 from itertools import accumulate
 
-from weft.expr.nodes import Const, Expr, Load, Select, Var, int_value
+from weft.expr.nodes import Const, Expr, Load, Select, Var
 from weft.expr.structural import structural_key
 from weft.expr.visit import children
 from weft.loop.ir import Axis
 from weft.loop.tree import block_path, blocks_in, loops_on
+from weft.plan.contraction import is_sum_of_products
 from weft.plan.planner import OPEN
 from weft.plan.sketch import ceildiv
-from weft.schedule.facts import Facts, cost, extent, facts_of
-from weft.schedule.schedule import Stage
+from weft.schedule.facts import Facts, block_named, cost, extent, extent_of, facts_of, feeding, work_around
+from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
 from weft.targets.cpu.facts import has_masks
 
 
-def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
-    """The constant extent of a loop around a stage; `unknown` where it is no constant."""
-    found = [s for s in loops_on(block_path(stage.schedule.func, stage.name, "schedule")) if s.var.name == loop.name]
-    return (int_value(found[0].extent) or unknown) if found else 1
+def write_out(stage: Stage, *loops: Var) -> None:
+    """Loops written out, the last one as lanes."""
+    for loop in loops[:-1]:
+        stage.unroll(loop)
+    stage.vectorize(loops[-1])
 
 
 def parallelize(stage: Stage, loops: Sequence[Var], work: int, target: Target) -> Var | None:
@@ -134,7 +136,8 @@ def schedule_reduction(stage: Stage, target: Target) -> None:
     if not facts.reduce or len(stage.reduce_axis) != len(facts.reduce):
         return
     lanes, ways = _lanes(facts, target), [_lanes_in_reduction, _lanes_in_elements]
-    if not contiguous_reduction(facts):
+    beside = any(facts.step(load, axis.var) == 1 for load in facts.loads for axis in facts.reduce if extent(axis) > 4)
+    if facts.depth < 16 or not beside:  # else neighbours in memory are reduced into one element, and enough of them
         ways = [_row_after_row, _lanes_in_elements, _lanes_in_reduction]
     for way in ways:
         with stage.schedule.attempt(f"reduction {way.__name__.strip('_')}") as tried:
@@ -142,13 +145,6 @@ def schedule_reduction(stage: Stage, target: Target) -> None:
                 tried.refuse("it does not have the form")
         if tried:
             return
-
-
-def contiguous_reduction(facts: Facts) -> bool:
-    """Whether neighbours in memory are reduced into one element, and enough of them."""
-    if facts.depth < 16:
-        return False
-    return any(facts.step(load, axis.var) == 1 for load in facts.loads for axis in facts.reduce if extent(axis) > 4)
 
 
 def _lanes_in_reduction(stage: Stage, facts: Facts, lanes: int, target: Target) -> bool:
@@ -192,8 +188,7 @@ def _combine_lanes(stage: Stage, wide: int, lanes: int) -> None:
         _, inner = stage.split(stage.reduce_axis[-1], factor=width)
         fewer = stage.schedule.rfactor(stage.name, inner)
         fewer.set_scope("local")
-        fewer.unroll(fewer.reduce_axis[-1])
-        fewer.vectorize(fewer.axis[-1])
+        write_out(fewer, fewer.reduce_axis[-1], fewer.axis[-1])
         wide = width
     if wide <= 64:
         stage.unroll(stage.reduce_axis[-1])
@@ -230,9 +225,7 @@ def _lanes_in_elements(stage: Stage, facts: Facts, lanes: int, target: Target) -
     window = list(stage.reduce_axis)
     if facts.depth > model.MOST_TAPS:
         window = window[-1:] if 1 < extent(facts.reduce[-1]) <= 4 else []
-    for tap in window:
-        stage.unroll(tap)
-    stage.vectorize(inner)
+    write_out(stage, *window, inner)
     return True
 
 
@@ -251,9 +244,7 @@ def _row_after_row(stage: Stage, facts: Facts, lanes: int, target: Target) -> bo
     *outside, last = stage.reduce_axis
     row, few = stage.split(last, factor=model.ROWS_AT_ONCE)
     stage.reorder(*others, block, *outside, row, stretch, vector, few, inner)
-    stage.unroll(vector)
-    stage.unroll(few)
-    stage.vectorize(inner)
+    write_out(stage, vector, few, inner)
     return True
 
 
@@ -308,8 +299,7 @@ def tile_transposed(stage: Stage, facts: Facts, loops: list[Var], target: Target
     others = [loop for axis, loop in zip(facts.spatial, loops) if axis is not lane and axis is not place]
     around = [*others, lane_outer, place_outer]
     stage.reorder(*around, place_inner, lane_inner)
-    stage.unroll(place_inner)
-    stage.vectorize(lane_inner)
+    write_out(stage, place_inner, lane_inner)
     return around
 
 
@@ -340,3 +330,29 @@ def _side(length: int, lanes: int) -> int:
     ):
         lanes //= 2
     return lanes
+
+
+def attach_producers(s: Schedule, name: str, loops: list[Var], target: Target, done: set[str]) -> None:
+    """Computes the stages that feed a block inside its loops, where that computes nothing twice."""
+    for other in feeding(s, name):
+        facts = facts_of(block_named(s, other))
+        if other in done or is_sum_of_products(facts) or not _attach(s, other, name, loops):
+            continue
+        done.add(other)
+        if facts.is_reduction:
+            schedule_reduction(s[other], target)
+        else:
+            schedule_elementwise(s[other], target, outer=False)
+
+
+def _attach(s: Schedule, other: str, name: str, loops: list[Var]) -> bool:
+    """Computes a stage inside the first of the loops where it does no more work than on its own."""
+    alone = work_around(s, other)
+    for loop in loops:
+        with s.attempt(f"attach {other} at {loop.name}") as tried:
+            s[other].compute_at(s[name], loop)
+            if work_around(s, other) > 1.3 * alone:
+                tried.refuse("it would compute too much twice")
+        if tried:
+            return True
+    return False

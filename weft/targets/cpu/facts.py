@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from weft.runtime.topology import text_of
+from weft.targets.base import Target
 
 _KB, _MB = 1024, 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """The facts about the least machine of an architecture."""
-
-    cpu: str
-    features: frozenset[str]
-    vector_bytes: int
-    vector_registers: int
-    has_fma: bool
-    pointer_bytes: int
-    cache_bytes: tuple[int, int, int]
-    cores: int
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "x86_64": Architecture(
-        "x86-64", frozenset({"sse2"}), 16, 16, False, 8, (32 * _KB, 512 * _KB, 8 * _MB), 8
+_X86_64 = Target(
+    kind="cpu", name="", triple="", cpu="x86-64", features=frozenset({"sse2"}), vector_bytes=16, vector_registers=16,
+    cache_bytes=(32 * _KB, 512 * _KB, 8 * _MB), cores=8, has_fma=False, blocks_channels=True,
+)  # fmt: skip
+_AARCH64 = replace(
+    _X86_64, cpu="generic", features=frozenset({"neon"}), vector_registers=32, has_fma=True, cores=4,
+    cache_bytes=(64 * _KB, 512 * _KB, 4 * _MB),
+)  # fmt: skip
+ARCHITECTURES = {
+    "x86_64": _X86_64,
+    "aarch64": _AARCH64,
+    "riscv64": replace(
+        _AARCH64, cpu="generic-rv64", features=frozenset("mafdc"), vector_bytes=0,
+        cache_bytes=(32 * _KB, 256 * _KB, 2 * _MB),
     ),
-    "aarch64": Architecture(
-        "generic", frozenset({"neon"}), 16, 32, True, 8, (64 * _KB, 512 * _KB, 4 * _MB), 4
+    "armv7": replace(
+        _X86_64, cpu="cortex-a9", features=frozenset({"neon"}), pointer_bytes=4, cores=4,
+        cache_bytes=(32 * _KB, 512 * _KB, 0),
     ),
-    "riscv64": Architecture(
-        "generic-rv64", frozenset({"m", "a", "f", "d", "c"}), 0, 32, True, 8, (32 * _KB, 256 * _KB, 2 * _MB), 4
-    ),
-    "armv7": Architecture(
-        "cortex-a9", frozenset({"neon"}), 16, 16, False, 4, (32 * _KB, 512 * _KB, 0), 4
-    ),
-    "wasm32": Architecture(
-        "generic", frozenset({"simd128", "bulk-memory"}), 16, 16, False, 4, (32 * _KB, 256 * _KB, 4 * _MB), 1
+    "wasm32": replace(
+        _X86_64, cpu="generic", features=frozenset({"simd128", "bulk-memory"}), pointer_bytes=4, cores=1,
+        cache_bytes=(32 * _KB, 256 * _KB, 4 * _MB),
     ),
 }  # fmt: skip
+"""The least machine of each architecture."""
 _SAME = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64", "armv7a": "armv7", "armv7l": "armv7"}
 
 

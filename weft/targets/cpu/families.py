@@ -21,12 +21,11 @@ from weft.ops.bits import STAGES as BITS
 from weft.plan.inline import Inlining
 from weft.plan.phases import split_phases
 from weft.plan.planner import Families, Match, Unit
-from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding, names_of, work_around
+from weft.schedule.facts import Facts, block_named, extent, extent_of, facts_of, feeding, names_of, work_around
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import bits
-from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import extent_of, parallelize, schedule_elementwise, schedule_reduction
+from weft.targets.cpu.default_loops import attach_producers, parallelize, schedule_elementwise, schedule_reduction
 from weft.targets.cpu.model import LEAST_PARALLEL_WORK
 from weft.targets.cpu.sketches import (
     attention,

@@ -21,12 +21,11 @@ benchmark; medians of turns) 0.99 to 1.15 times as fast, 1.03 in the mean; with 
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from weft.core.knobs import knobs
-from weft.runtime.cache_folder import cache_problem, read_file
+from weft.runtime.cache_folder import cache_problem, read_facts
 from weft.targets.base import Target
 
 CACHE_FILE = "core.json"
@@ -116,9 +115,7 @@ def core_of(target: Target) -> Core:
 def kept(cpu: str) -> tuple[tuple[str, float], ...]:
     """What `calibrate` measured on this machine, by name; nothing where nobody did, or for another processor."""
     try:
-        if cache_problem() is not None:
-            return ()
-        found = json.loads(read_file(knobs.cache_dir / CACHE_FILE))
+        found = {} if cache_problem() is not None else read_facts(knobs.cache_dir / CACHE_FILE)
         known = {one.name for one in fields(Core)}
         same = found["cpu"] == cpu and found["core"].keys() <= known
         facts = tuple((str(name), float(number)) for name, number in found["core"].items()) if same else ()

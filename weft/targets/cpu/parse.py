@@ -69,9 +69,11 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
     assert arch is not None
     cpu, features = base.cpu, base.features
     if "cpu" in options and options["cpu"] != cpu:
-        cpu = options["cpu"]
-        features = _cpu_features(text, base.triple, arch, cpu)
-        known = PROCESSORS.get(cpu)
+        cpu, known = options["cpu"], PROCESSORS.get(options["cpu"])
+        found = features_of(base.triple, cpu, arch, facts.ARCHITECTURES[arch].features)
+        if found is None:
+            raise _fail(text, f"LLVM knows no {arch} processor named {cpu!r}{did_you_mean(cpu, PROCESSORS)}")
+        features = found
         base = base if known is None else replace(base, cache_bytes=known.caches, cores=known.cores)
     changes = _changes(text, options.get("features", ""))
     unknown = unknown_features(base.triple, tuple(sorted(name for _, name in changes)))
@@ -87,17 +89,13 @@ def _apply(text: str, base: Target, options: dict[str, str]) -> Target:
         cores = int(options["cores"])
     width, registers = facts.vectors(arch, features)
     tiles = {TILES.name: TILES} if "amx-tile" in features else {}
+    runs_here = base.triple == host_triple() and not any(f"-{feature}" in native().features for feature in features)
     return replace(
         base, name=text, cpu=cpu, features=features, cores=cores, vector_bytes=width, vector_registers=registers,
-        has_fma=facts.fused(arch, features), scopes={**base.scopes, **tiles}, is_host=_runs_here(base.triple, features),
+        has_fma=facts.fused(arch, features), scopes={**base.scopes, **tiles}, is_host=runs_here,
         matrix=_matrix(features), narrow_products=frozenset({"bfloat16"} if "amx-tile" in features else ()),
         precisions=frozenset({"bf16", "fp16"} if facts.halves(arch, features) else {"bf16"}),
     )  # fmt: skip
-
-
-def _runs_here(triple: str, features: frozenset[str]) -> bool:
-    """Whether this machine has the triple, and lacks none of the features."""
-    return triple == host_triple() and not any(f"-{feature}" in native().features for feature in features)
 
 
 def _matrix(features: frozenset[str]) -> MatrixFacts | None:
@@ -145,14 +143,6 @@ def _implied(arch: str, features: frozenset[str]) -> frozenset[str]:
     return frozenset(result)
 
 
-def _cpu_features(text: str, triple: str, arch: str, cpu: str) -> frozenset[str]:
-    """What a named processor has: as LLVM's tables say, asked through what it enables."""
-    found = features_of(triple, cpu, arch, facts.ARCHITECTURES[arch].features)
-    if found is None:
-        raise _fail(text, f"LLVM knows no {arch} processor named {cpu!r}{did_you_mean(cpu, PROCESSORS)}")
-    return found
-
-
 def _by_triple(text: str, triple: str) -> Target:
     """The least machine of an architecture."""
     if len(triple.split("-")) < 3:
@@ -161,12 +151,7 @@ def _by_triple(text: str, triple: str) -> Target:
     if arch is None:
         others = ", ".join(facts.ARCHITECTURES)
         raise TargetError(f"this machine ({triple}) is not one that Weft compiles for: {others}")
-    known = facts.ARCHITECTURES[arch]
-    return Target(
-        kind="cpu", name=text, triple=triple, cpu=known.cpu, features=known.features, vector_bytes=known.vector_bytes,
-        vector_registers=known.vector_registers, cache_bytes=known.cache_bytes, cores=known.cores,
-        has_fma=known.has_fma, pointer_bytes=known.pointer_bytes, blocks_channels=True,
-    )  # fmt: skip
+    return replace(facts.ARCHITECTURES[arch], name=text, triple=triple)
 
 
 @functools.lru_cache(maxsize=1)

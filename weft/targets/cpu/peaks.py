@@ -11,6 +11,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -94,25 +95,17 @@ def fma_peak(threads: int = 1, dtype: str = "float32", seconds: float = 0.3) -> 
 
 def run_together(work: Sequence[Callable[[int], object]], count: int) -> float:
     """Seconds from the common start to the last one's end, each in a thread of its own (the calls release the GIL)."""
-    if len(work) == 1:
-        begin = time.perf_counter()
-        work[0](count)
-        return time.perf_counter() - begin
     gate = threading.Barrier(len(work))
-    times: list[tuple[float, float]] = []
 
-    def one(job: Callable[[int], object]) -> None:
+    def one(job: Callable[[int], object]) -> tuple[float, float]:
         gate.wait()
         begin = time.perf_counter()
         job(count)
-        times.append((begin, time.perf_counter()))
+        return begin, time.perf_counter()
 
-    runners = [threading.Thread(target=one, args=(job,)) for job in work]
-    for runner in runners:
-        runner.start()
-    for runner in runners:
-        runner.join()
-    return max(end for _, end in times) - min(begin for begin, _ in times)
+    with ThreadPoolExecutor(len(work)) as pool:
+        begins, ends = zip(*pool.map(one, work))
+    return float(max(ends) - min(begins))
 
 
 def copy_bandwidth(threads: int = 1, megabytes: int = 256) -> float:

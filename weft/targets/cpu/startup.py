@@ -36,21 +36,17 @@ _BITS: dict[tuple[int, int, int], dict[str, int]] = {
 _XSAVE = (1, 0, _C), 1 << 27
 """The system saves the wider registers when it switches threads; only then may xgetbv say which."""
 _STATES = {"avx": 0x6, "avx512f": 0xE6}
-"""The registers that the system must save, as bits of what xgetbv answers. Tiles are asked for by arch_prctl."""
+"""Up to where the system must save registers, as bits of what xgetbv answers. Tiles are asked for by arch_prctl."""
 
 
 _LOAD_TILE_CONFIGURATION = re.compile(rb"\xc4[\xe2\xc2\xa2\x82]\x78\x49")
 """The instruction that code with tiles begins with (`configure_tiles`); the second byte tells its registers."""
 
 
-def uses_tiles(codes: Iterable[bytes]) -> bool:
-    """Whether object files use AMX tiles, by their instructions. Data that looks so costs a permission not needed."""
-    return any(_LOAD_TILE_CONFIGURATION.search(code) for code in codes)
-
-
 def startup_ir(target: Target, codes: Iterable[bytes]) -> str:
     """The check, for object files that were made for a target."""
-    with_tiles = "amx-tile" in target.features and uses_tiles(codes)
+    # Data that looks like the instruction costs a permission that is not needed.
+    with_tiles = "amx-tile" in target.features and any(_LOAD_TILE_CONFIGURATION.search(code) for code in codes)
     if not target.triple.startswith("x86_64"):
         return "define internal i32 @weft.startup() nounwind {\n  ret i32 0\n}\n"
     masks, states = requirements(target, with_tiles)
@@ -85,9 +81,7 @@ def requirements(target: Target, with_tiles: bool) -> tuple[dict[tuple[int, int,
     """The bits of cpuid that must be set, by leaf, subleaf and register; and the bits of xgetbv."""
     wanted = {name for name in target.features if with_tiles or not name.startswith("amx")}
     masks = {place: sum(1 << bit for name, bit in bits.items() if name in wanted) for place, bits in _BITS.items()}
-    states = 0
-    for name, bits in _STATES.items():
-        states |= bits if name in wanted else 0
+    states = max((bits for name, bits in _STATES.items() if name in wanted), default=0)
     if states:
         masks[_XSAVE[0]] |= _XSAVE[1]
     return {place: mask for place, mask in masks.items() if mask}, states

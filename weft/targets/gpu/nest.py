@@ -13,9 +13,10 @@ from weft.expr.simplify import simplify
 from weft.expr.structural import structural_equal
 from weft.expr.visit import substitute, uses_any
 from weft.loop.ir import Axis, For
-from weft.loop.tree import axes_using, block_path, loops_on
+from weft.loop.tree import axes_using, block_path
 from weft.plan.contraction import load_bytes
 from weft.schedule.facts import Facts, extent, facts_of
+from weft.schedule.facts import extent_of as extent_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target, ThreadFacts
 from weft.targets.gpu.model import BLOCK, LEAST_BLOCK
@@ -33,12 +34,6 @@ def power_of_two(number: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------- finding
-
-
-def extent_of(stage: Stage, loop: Var, unknown: int = 1) -> int:
-    """The constant extent of a loop around a stage; `unknown` where it is no constant."""
-    loops = loops_on(block_path(stage.schedule.func, stage.name, "schedule"))
-    return next(int_value(one.extent) or unknown for one in loops if one.var.name == loop.name)
 
 
 def free_loops(stage: Stage) -> list[Var]:

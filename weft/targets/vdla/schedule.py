@@ -29,7 +29,7 @@ from weft.loop.ir import Store
 from weft.loop.passes.support import linear
 from weft.loop.visit import walk_exprs
 from weft.plan.inline import Inlining
-from weft.plan.planner import Families, Unit, plan
+from weft.plan.planner import Families, Unit
 from weft.plan.sketch import Columns, Point, Sketch
 from weft.schedule.facts import block_named, extent, names_of
 from weft.schedule.schedule import Schedule, Stage
@@ -385,7 +385,7 @@ def schedule(
     """The planner's choice of a tiling; a program that has no packed product stays as it is."""
     match = partial(_match, threads=threads, trials=trials)
     keep = Inlining(kept=names_of(s), twice=0, readers=0)
-    plan(s, target, Families(keep, (match,), (), (), lambda unit: None), constants)
+    Families(keep, (match,), (), (), lambda unit: None).schedule(s, target, constants)
 
 
 def _divisors(number: int) -> Iterator[int]:

@@ -37,11 +37,11 @@ from weft.ops.attention_fused import (
 from weft.plan.contraction import attention_order
 from weft.plan.planner import OPEN, Unit
 from weft.plan.sketch import Point, Sketch, ceildiv
-from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
+from weft.schedule.facts import block_named, extent, extent_of, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_loops import extent_of, reduce_in_lanes, schedule_reduction
+from weft.targets.cpu.default_loops import reduce_in_lanes, schedule_reduction
 from weft.targets.cpu.microkernels import MicroKernel, fma, tiles
 from weft.targets.cpu.sketches import nest
 

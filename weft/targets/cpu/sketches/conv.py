@@ -32,11 +32,11 @@ from weft.loop.tree import writers
 from weft.plan.contraction import counted, group_of, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
-from weft.schedule.facts import Facts, extent, facts_of
+from weft.schedule.facts import Facts, extent, extent_of, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_attach import attach_producers
+from weft.targets.cpu.default_loops import attach_producers
 from weft.targets.cpu.machine import LINE_BYTES, SET_SPAN, Core, core_of, seconds
 from weft.targets.cpu.sketches import nest, padding
 
@@ -445,7 +445,8 @@ def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], 
             together = [*apart, *parts, *blocks]
         phased = shape.phase is not None or any(uses(shape.weight, axis) for axis in shape.others)
         ends = _has_ends(shape, point) or (phased and not is_true(final.block.predicate))
-        if not parts and ends and _tiles_of_channels(shape, point) >= unit.target.cores:
+        tiles = nest.length(shape.block) if shape.depthwise else ceildiv(nest.length(shape.block), point["vectors"])
+        if not parts and ends and tiles * math.prod(map(extent, shape.others)) >= unit.target.cores:
             together = [*apart, *blocks]  # which tile is the last of its row or column stays plain to see
         around = [nest.run_parallel(final, together), *around[len(together) :]] if together else around
     return [*around, *places]
@@ -490,11 +491,6 @@ def _has_ends(shape: Shape, point: Point) -> bool:
     """Whether the last tiles of channels or rows are smaller than the others."""
     ends = [(shape.row, point["rows"]), (None if shape.depthwise else shape.block, point["vectors"])]
     return any(axis is not None and extent(axis) % size > 0 for axis, size in ends)
-
-
-def _tiles_of_channels(shape: Shape, point: Point) -> int:
-    tiles = ceildiv(nest.length(shape.block), 1 if shape.depthwise else point["vectors"])
-    return tiles * math.prod(extent(axis) for axis in shape.others)
 
 
 def _reads_again(facts: Facts, image: Load, axis: Axis) -> bool:

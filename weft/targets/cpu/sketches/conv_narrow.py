@@ -30,11 +30,10 @@ from weft.loop.ir import Axis
 from weft.plan.contraction import dimensions, load_bytes, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
-from weft.schedule.facts import Facts, extent
+from weft.schedule.facts import Facts, extent, extent_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import amx, model
-from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.microkernels import MicroKernel, dots, squares, tiles
 from weft.targets.cpu.parse import TILES
@@ -77,18 +76,16 @@ def match_tiles(unit: Unit) -> Sketch | None:
     columns = 2 if extent(shape.lane) * nest.length(shape.block) % (2 * width) == 0 else 1
     count = ceildiv(pixels, rows)  # two tiles of pixels stand together, or three where there is one of channels
     across = max(n for n in range(1, 5 - columns) if count % n == 0)
-    # Tiles have numbers: of the rows that are left over one at most, for no loop may go through several.
-    highs = tuple(n for n in (1, 2, 3, 4) if n <= nest.length(shape.row) and nest.length(shape.row) % n <= 1)
     knobs = {
         "columns": (1, columns),
-        "high": highs,
+        "high": tuple(n for n in (1, 2, 3, 4) if n <= nest.length(shape.row)),
         "across": tuple(n for n in (1, 2, 3, 4) if count % n == 0),
         "by_rows": (0, 1),
         "fetch": (0, 1),
     }
     default = {
         "columns": columns,
-        "high": max(n for n in highs if n <= max(1, (4 - columns) // across)),
+        "high": min((4 - columns) // across, nest.length(shape.row)),
         "across": across,
         "by_rows": shape.by_rows,
         "fetch": int(not shape.by_rows and load_bytes(shape.weight) > unit.target.cache_bytes[0]),
@@ -100,7 +97,12 @@ def match_tiles(unit: Unit) -> Sketch | None:
         wide = rows * point["across"]
         _Nest(unit, shape, kernel, point["columns"], point["high"], wide, point["by_rows"], point["fetch"]).in_tiles()
 
-    return model.ruled("conv", unit, knobs, default, apply, kernel)
+    def legal(columns: Columns) -> Any:
+        """Tiles of sums, of the image and of weights that are in registers together."""
+        image = columns["high"] * columns["across"]
+        return image * columns["columns"] + image + columns["columns"] <= TILES.slots
+
+    return replace(model.ruled("conv", unit, knobs, default, apply, kernel), legal=legal)
 
 
 def match_dots(unit: Unit) -> Sketch | None:

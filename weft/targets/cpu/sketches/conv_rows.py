@@ -34,11 +34,10 @@ from weft.loop.tree import writers
 from weft.plan.contraction import counted, group_of, is_sum_of_products, load_bytes, taps_along, tests_of, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
-from weft.schedule.facts import extent
+from weft.schedule.facts import extent, extent_of
 from weft.schedule.schedule import Stage
 from weft.targets.cpu import model
-from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import extent_of, parallelize
+from weft.targets.cpu.default_loops import attach_producers, parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import Core, core_of, seconds
 from weft.targets.cpu.sketches import nest, padding
@@ -291,17 +290,14 @@ def _apply(unit: Unit, shape: Shape, point: Point) -> None:
 
 def _neighbours(unit: Unit, shape: Shape) -> Stage | None:
     """Makes the places that the lanes of a vector read neighbours, in a copy of the image; None where they are."""
-    s, image = unit.schedule, shape.image
+    s, image, dtype = unit.schedule, shape.image, shape.image.buffer.dtype
     made = writers(s.func.body, image.buffer)
+    whole = shape.step * (unit.target.lanes(dtype) if has_masks(unit.target.features, dtype.bits) else 1)
+    if made and whole > 1:  # whole vectors are stored, in rows that do not overlap
+        s[made[0].name].pad(s[made[0].name].axis[-1], whole)
     if shape.step == 1:
-        if made and has_masks(unit.target.features, image.buffer.dtype.bits):  # whole vectors are stored
-            padding = s[made[0].name]
-            padding.pad(padding.axis[-1], unit.target.lanes(image.buffer.dtype))
         return None
     copy = s[made[0].name] if made else s.cache_read(image.buffer.name, "global", [unit.facts.block.name])
-    if made:  # rows that are stored whole do not overlap
-        masks = has_masks(unit.target.features, image.buffer.dtype.bits)
-        copy.pad(copy.axis[-1], shape.step * (unit.target.lanes(image.buffer.dtype) if masks else 1))
     nest.store_as(copy, lambda n: [*n[:-1], f"{n[-1]} % {shape.step}", f"{n[-1]} // {shape.step}"])
     return copy
 
@@ -317,8 +313,7 @@ def _copy_rows(unit: Unit, copy: Stage, step: int) -> None:
         if nest.starts_early(unit, places, lanes):
             copy.annotate(TILES, lanes, outer)
         copy.unroll(outer)
-    copy.unroll(part)
-    copy.vectorize(lane)
+    nest.write_out(copy, part, lane)
 
 
 def _outer_loops(unit: Unit, final: Stage, shape: Shape, loops: dict[Var, Var], point: Point) -> tuple[Var, Var]:

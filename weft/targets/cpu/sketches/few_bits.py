@@ -12,17 +12,17 @@ Weights are read once, along memory, and nothing is stored for them on the way.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from weft.expr.nodes import Buffer, Var
 from weft.ops.few_bits import CODES, DIGITS, FIXED, PARTS, SUM, TOP, TOTAL
 from weft.plan.contraction import producers_of_epilogue
 from weft.plan.planner import Unit
 from weft.plan.sketch import Point, Sketch
-from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
+from weft.schedule.facts import block_named, extent, extent_of, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import LANE_BYTES
 from weft.targets.cpu.microkernels import MicroKernel, digit_dots
 from weft.targets.cpu.sketches import nest
@@ -97,18 +97,14 @@ class _Nest:
 
     def sums_and_final(self) -> tuple[Stage, Stage]:
         """The stage that adds up blocks, and its epilogue, or a copy of it."""
-        s = self.s
-        block = block_named(s, TOTAL)
-        reader = sole_reader(s.func, block.writes[0].buffer)
-        makers = [] if reader is None else producers_of_epilogue(s, facts_of(reader))
-        mapping = next((mapping for maker, mapping in makers if maker.block.name == TOTAL), None)
-        spatial = facts_of(block).spatial
-        if reader is not None and mapping is not None:
-            self.order = [mapping[axis.var] for axis in spatial]
-            return s[TOTAL], s[reader.name]
-        sums = s.cache_write(TOTAL, "local")
-        self.order = [axis.var for axis in s[TOTAL].block.axes]
-        return sums, s[TOTAL]
+        total = facts_of(block_named(self.s, TOTAL))
+        reader = sole_reader(self.s.func, total.target)
+        makers = [] if reader is None else producers_of_epilogue(self.s, facts_of(reader))
+        mapping = next((mapping for maker, mapping in makers if maker.block.name == TOTAL), {})
+        unit = replace(self.unit, facts=total, epilogue=reader if mapping else None, to_epilogue=mapping)
+        sums, final, at = nest.sums_and_final(unit, "local")
+        self.order = [at[axis.var] for axis in total.spatial]
+        return sums, final
 
     def add_up(self, sums: Stage, row: int | None) -> Var:
         """Blocks, outside of a tile of rows and vectors in registers; gives their loop."""
@@ -123,8 +119,7 @@ class _Nest:
 
     def multiply(self, parts: Stage, sums: Stage, block: Var, row: int | None) -> None:
         """The dot products of a block, and its codes taken apart just before them."""
-        parts.compute_at(sums, block)
-        parts.set_scope("local")
+        nest.compute_near(parts, sums, block)
         *leading, b, digit, lane = parts.axis
         group, part, place = parts.reduce_axis
         vectors, inside = parts.split(lane, factor=self.kernel.lanes)
@@ -149,8 +144,7 @@ class _Nest:
 
     def take_apart(self, codes: Stage, parts: Stage, group: Var) -> None:
         """The numbers in the bytes of a group, a vector of bytes at a time."""
-        codes.compute_at(parts, group)
-        codes.set_scope("local")
+        nest.compute_near(codes, parts, group)
         b, part, g, lane, place = codes.axis
         vectors, inside = codes.split(lane, factor=self.kernel.lanes)
         codes.reorder(b, g, part, vectors, inside, place)

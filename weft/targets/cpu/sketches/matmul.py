@@ -438,7 +438,12 @@ class _Nest:
         steps = dict.fromkeys(product.right_depth, kernel.depth) if kernel.depth > 1 else {}
         sizes = {product.lane_dim: self.whole, **steps}
         self.right = [nest.padded_copy(s, load, reader, sizes) for load in loads if load is not None]
-        self.pad_sums()  # while the zeros of the copies are plain to see
+        # The sums, while the zeros of the copies are plain to see.
+        self.sums.pad(self.sums.axis[self.lane], self.whole)
+        if self.row is not None and kernel.store:
+            self.sums.pad(self.sums.axis[self.row], plan.rows)
+        if kernel.depth > 1:
+            self.sums.pad(self.sums.reduce_axis[0], kernel.depth)
         if self.left is not None:
             self.store_left(self.left)
         for copy in self.right:
@@ -455,14 +460,6 @@ class _Nest:
             if apart or product.m % self.plan.rows or product.n >= model.LEAST_PAIRED_COLUMNS:
                 return False
         return product.has_rows_of_groups(kernel.depth)
-
-    def pad_sums(self) -> None:
-        """Sums in whole tiles, as the operands are."""
-        self.sums.pad(self.sums.axis[self.lane], self.whole)
-        if self.row is not None and self.kernel.store:
-            self.sums.pad(self.sums.axis[self.row], self.plan.rows)
-        if self.kernel.depth > 1:
-            self.sums.pad(self.sums.reduce_axis[0], self.kernel.depth)
 
     def store_left(self, copy: Stage) -> None:
         """The left operand with the reduction innermost, or in tiles."""
@@ -511,22 +508,17 @@ class _Nest:
 
     def blocked(self) -> Stage:
         """Several blocks of the reduction: their tiles are added up in a block of sums, which the epilogue reads."""
-        sums = self.sums
-        micro = nest.in_blocks(sums, self.plan.depth)
+        sums, plan = self.sums, self.plan
+        micro = nest.in_blocks(sums, plan.depth)
         nest.vectorize(self.final, self.inside[-1], self.kernel.lanes, unrolled=False)
         sums.compute_at(self.final, self.outer[-1], exact=False)
-        micro.compute_at(sums, self.tile_sums(), exact=False)
-        return micro
-
-    def tile_sums(self) -> Var:
-        """The blocks of the reduction added up, a register tile at a time; gives the loop around it."""
-        sums, axes, plan = self.sums, list(self.sums.axis), self.plan
-        (kc,) = sums.reduce_axis
+        axes, (kc,) = list(sums.axis), sums.reduce_axis
         row = None if self.row is None else axes[self.row]
         around = [*nest.without(axes, self.row, self.lane), kc]
         tiles = nest.cut_tiles(sums, row, axes[self.lane], plan.rows, plan.width, self.kernel.lanes, around)
         nest.keep_whole(sums, [kc])
-        return tiles[-1]
+        micro.compute_at(sums, tiles[-1], exact=False)
+        return micro
 
     def straight(self) -> Stage:
         """The whole reduction in registers, in one part or in several that are added up; the epilogue on the tile."""

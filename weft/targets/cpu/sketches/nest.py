@@ -20,10 +20,10 @@ from weft.loop.ir import Axis
 from weft.loop.tree import blocks_in
 from weft.plan.contraction import tests_of
 from weft.plan.planner import Unit
-from weft.schedule.facts import Facts, extent, facts_of
+from weft.schedule.facts import Facts, extent, extent_of, facts_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.cpu import model
-from weft.targets.cpu.default_loops import extent_of
+from weft.targets.cpu.default_loops import write_out as write_out
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import LINE_BYTES, core_of
 from weft.targets.cpu.microkernels import MicroKernel
@@ -135,13 +135,6 @@ def keep_whole(stage: Stage, loops: Sequence[Var]) -> None:
         stage.annotate("partition", False, loop)
 
 
-def write_out(stage: Stage, *loops: Var) -> None:
-    """Loops written out, the last one as lanes."""
-    for loop in loops[:-1]:
-        stage.unroll(loop)
-    stage.vectorize(loops[-1])
-
-
 def cut_tiles(
     stage: Stage,
     row: Var | None,
@@ -236,8 +229,11 @@ def pack_loops(copy: Stage, kernel: MicroKernel, across: int, down: int, width: 
     if kernel.depth == 1:
         panel, inside = copy.split(axes[across], factor=width)
         copy.reorder(*rest, panel, deep, inside)
-        if transposed:
-            _transpose_squares(copy, deep, inside, transposed)
+        if transposed:  # lanes along what is read, a square of them in registers at a time
+            steps, lane = copy.split(deep, factor=transposed)
+            vectors, column = copy.split(inside, factor=transposed)
+            copy.reorder(steps, vectors, column, lane)
+            write_out(copy, column, lane)
         else:
             vectorize(copy, inside, kernel.lanes)
         return [*rest, panel]
@@ -248,8 +244,7 @@ def pack_loops(copy: Stage, kernel: MicroKernel, across: int, down: int, width: 
     if weave:
         copy.tensorize(inside, weave)
     else:
-        copy.unroll(few)
-        copy.vectorize(inside)
+        write_out(copy, few, inside)
     return [*rest, panel, steps]
 
 
@@ -257,15 +252,6 @@ def side_of_squares(steps: int, lanes: int) -> int:
     """The side of the squares that turn rows of so many elements in registers; 0 where they are too small to pay."""
     side = math.gcd(steps, lanes)
     return side if side >= model.LEAST_SIDE else 0
-
-
-def _transpose_squares(copy: Stage, deep: Var, across: Var, lanes: int) -> None:
-    """Lanes along what is read, a square of them in registers at a time."""
-    steps, lane = copy.split(deep, factor=lanes)
-    vectors, column = copy.split(across, factor=lanes)
-    copy.reorder(steps, vectors, column, lane)
-    copy.unroll(column)
-    copy.vectorize(lane)
 
 
 # ------------------------------------------------------------------------------------------------- the tile of sums

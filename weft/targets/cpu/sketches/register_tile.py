@@ -24,12 +24,11 @@ from weft.loop.passes.shift_tiles import NOTE as TILES
 from weft.plan.contraction import counted, dimensions, group_of, load_bytes, start_along, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv
-from weft.schedule.facts import Facts, block_named, extent, facts_of, names_of
+from weft.schedule.facts import Facts, block_named, extent, extent_of, facts_of, names_of
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_attach import attach_producers
-from weft.targets.cpu.default_loops import extent_of, parallelize
+from weft.targets.cpu.default_loops import attach_producers, parallelize
 from weft.targets.cpu.facts import has_masks
 from weft.targets.cpu.machine import core_of, seconds
 from weft.targets.cpu.microkernels import VECTOR, MicroKernel
@@ -231,17 +230,14 @@ def _apply(unit: Unit, plan: TilePlan, point: Point) -> None:
     s, facts = unit.schedule, unit.facts
     plan = replace(plan, lanes=point["lanes"], vectors=point["vectors"], rows=point["rows"])
     known = set(names_of(s))
+    packed = _pack(s, facts, plan)
     outer = _tile(unit, plan)
-    made = [name for name in names_of(s) if name not in known]
-    packed = [name for name in made if plan.packed is not None and name.startswith(f"{plan.packed.buffer.name}_global")]
-    unit.done.update([facts.block.name, unit.name, *made])
+    unit.done.update({facts.block.name, unit.name}, set(names_of(s)) - known)
     parallel = parallelize(s[unit.name], _shared(unit, plan, outer), facts.points * facts.depth, unit.target)
     attach = [parallel] if parallel is not None else list(outer[:1])
     attach_producers(s, unit.name, attach, unit.target, unit.done)
-    for name in packed:
-        if plan.packed is not None and plan.packed.buffer not in unit.constants:
-            points = facts_of(block_named(s, name)).points
-            parallelize(s[name], list(s[name].loops[:-1]), points, unit.target)
+    if packed is not None and plan.packed is not None and plan.packed.buffer not in unit.constants:
+        parallelize(packed, packed.loops[:-1], facts_of(packed.block).points, unit.target)
 
 
 def _shared(unit: Unit, plan: TilePlan, outer: list[Var]) -> list[Var]:
@@ -333,7 +329,6 @@ def _filled(across: int, width: int, padded: bool) -> float:
 def _tile(unit: Unit, plan: TilePlan) -> list[Var]:
     """Tiles a product and its epilogue; gives the loops around the tile, outermost first."""
     facts = unit.facts
-    _pack(unit.schedule, facts, plan)
     sums, final, at = nest.sums_and_final(unit)
     lane, row = facts.spatial.index(plan.lane), None if plan.row is None else facts.spatial.index(plan.row)
     if plan.padded:
@@ -394,11 +389,11 @@ def _overlaps(facts: Facts, plan: TilePlan) -> bool:
     return any(along and across and abs(along) < plan.rows * abs(across) for along, across in steps)
 
 
-def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
+def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> Stage | None:
     """A copy of the lanes' operand in which a tile's lanes lie side by side for each step of the reduction."""
     load, across, name = plan.packed, plan.packed_dim, facts.block.name
     if load is None:
-        return
+        return None
     down = [d for d in dimensions(load, *facts.reduce) if d != across]
     # Whole tiles: a copy without a test is made when the model is compiled.
     copy = nest.padded_copy(s, load, name, {across: plan.width})
@@ -408,3 +403,4 @@ def _pack(s: Schedule, facts: Facts, plan: TilePlan) -> None:
         block, inner = copy.split(axes[across], factor=plan.width)
         copy.reorder(*nest.without(axes, across, *down), block, *(axes[d] for d in down), inner)
         copy.vectorize(inner)
+    return copy

@@ -37,11 +37,10 @@ from weft.ops.convolution_winograd import BACK, DIRECT, PADDED, PEAKS, ROWS, SUM
 from weft.plan.contraction import uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, ceildiv, cheapest
-from weft.schedule.facts import block_named, extent, facts_of, names_of, sole_reader
+from weft.schedule.facts import block_named, extent, extent_of, facts_of, names_of, sole_reader
 from weft.schedule.schedule import Schedule, Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
-from weft.targets.cpu.default_loops import extent_of
 from weft.targets.cpu.machine import core_of
 from weft.targets.cpu.sketches import nest
 
