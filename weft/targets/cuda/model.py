@@ -8,12 +8,13 @@ from __future__ import annotations
 from weft.targets.gpu.model import Model
 
 H200 = Model(
-    # Products in registers: 3,260 points of 52 products and convolutions in float32, tf32 and float16
-    # (`benchmarks.cost_model`, `DEVICE_FITTED`): 16 % off; 20 % where nothing was fitted (584 points of 18), of which
-    # the point with the least estimate takes 1.03 times as long as the best measured. `launch` was not fitted.
-    fetch_vector=3.5, fetch_plain=8.9, fetch_gather=19.4, load=7.8, broadcast=4.1, step_instructions=60.0,
-    step_cycles=41.0, latency=575.0, latency_alone=400.0, chain=0.94, fetch_chain=0.62, busy_warps=14.0,
-    busy_power=0.27, start=500.0, wave=0.3, registers=17, launch=4170.0, next_launch=1300.0, memory=29.7,
+    # Products in registers: 2,784 points of 52 products and convolutions in float32 and tf32 (`benchmarks.cost_model`,
+    # `DEVICE_FITTED`): HELD
+    fetch_vector=3.4, fetch_plain=8.1, fetch_gather=16.5, fetch_along=2.45, load=0.81, broadcast=0.385,
+    step_instructions=62.5, step_cycles=94.0, latency=660.0, latency_alone=345.0, chain=1.19, busy_warps=15.2,
+    busy_power=0.247, written=0.076, registers=17, launch=4170.0, next_launch=1600.0, memory=29.7,
+    # Blocks and sums of threads of their own: 180 points of 14 depthwise and grouped convolutions.
+    begin=2.33, turn=12.0,
     # Attention: 130 points of five sizes.
     attention_product=1.32, query_loads=2.5, key_loads=0.92, attention_busy=(8.5, 0.38), attention_start=1550.0,
     attention_tile=440.0,
@@ -62,9 +63,9 @@ FETCHED_BYTES = 36
 SECTOR, ODD_FETCH = 32, 44.0
 """Bytes at whose multiples rows should begin; what fetching others takes at least: by three products of 10 to 26 µs, of
 which small ones say nothing."""
-PART_BYTES, MEMORY_BYTES, MEMORY_SHARE = 12, 16, 0.1
-"""What adding up a part of split-K takes for each element, in bytes as `memory` counts them; bytes a cycle of each
-multiprocessor from memory, for operands that the cache does not hold, and how much of the rest that does not hide."""
+MEMORY_BYTES, MEMORY_SHARE = 16, 0.1
+"""Bytes a cycle of each multiprocessor from memory, for operands that the cache does not hold, and how much of the rest
+that does not hide."""
 
 # Products by wgmma and the copy engine: fitted to 351 points of 33 products in float16, larger ones for the most part:
 # off by 4.5 % on average; by 5.6 % where the fit had not seen the product (four fits, each without a quarter of them).

@@ -405,7 +405,7 @@ class WarpTiles(MatrixTiles):
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
         cycles = self.with_memory(cycles) + (many + c["warp_y"] / 65536) / 1024
-        return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
+        return self.seconds(cycles, c["parts"])
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, TILE_BYTES * c["step"] + 16) * c["shares"] + 1024
@@ -499,7 +499,7 @@ class GroupTiles(MatrixTiles):
         # The way of a block through writing out, or what the multiprocessor writes for all that it holds.
         out = together_of(start + alone * tile_x * tile_y / groups, together * (written + work) * tile_x * tile_y)
         cycles = ceildiv(rounds, resident) * (steps * step + out) + rounds * fit.GROUP_ROUND + fit.GROUP_START
-        return self.seconds(self.with_memory(cycles), c["parts"], fit.PART_BYTES * c["parts"])
+        return self.seconds(self.with_memory(cycles), c["parts"])
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, LINE) + 1024

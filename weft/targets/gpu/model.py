@@ -26,35 +26,38 @@ class Model:
     """The same of an element by itself."""
     fetch_gather: float = 16.0
     """The same of an element whose place has to be worked out."""
-    load: float = 14.0
-    """What a load of four of a thread's x from shared memory costs, in instructions' time."""
-    broadcast: float = 2.5
-    """The same of its y, which neighbours have in common."""
-    step_instructions: float = 90.0
+    fetch_along: float = 2.0
+    """How much longer these take where neighbours lie along k, of which a step has few."""
+    load: float = 1.0
+    """Cycles of the shared memory in which the threads of a warp get one of their x."""
+    broadcast: float = 0.5
+    """The same of y, which neighbours have in common."""
+    step_instructions: float = 64.0
     """Of a step of k beside the arithmetic: the loop's own."""
-    step_cycles: float = 24.0
+    step_cycles: float = 64.0
     """Waiting at the barrier of a step."""
-    latency: float = 400.0
+    latency: float = 512.0
     """Cycles until a fetch is there, ahead of its use in a pipeline."""
-    latency_alone: float = 900.0
-    """The same of a fetch that is waited for at once."""
-    chain: float = 0.5
+    latency_alone: float = 512.0
+    """What a fetch that is waited for at once adds to a step of all blocks, which wait together."""
+    chain: float = 1.0
     """How the chain of a lone block's instructions counts."""
-    fetch_chain: float = 0.25
-    """How that of its fetches counts besides."""
     busy_warps: float = 16.0
     """With fewer warps on a multiprocessor than this, its units are not busy all the time."""
-    busy_power: float = 0.45
-    start: float = 300.0
-    """Cycles before the first step and after the last: the launch, the first fetch, writing out."""
-    wave: float = 0.75
-    """Cycles of the shared memory for 128 bytes."""
+    busy_power: float = 0.25
+    written: float = 0.125
+    """Cycles of a multiprocessor for each element that it writes out, in vectors; by themselves, as much again for each
+    of the neighbours that a thread has."""
     registers: int = 16
     """What a thread needs beside its accumulators and operands."""
     launch: float = 4000.0
     """Cycles of a kernel beside its work: until it begins, and until the next one may."""
     next_launch: float = 4000.0
     """The same of a second kernel of a product, which begins as the first one ends."""
+    begin: float = 2.0
+    """Cycles from one block of any multiprocessor to the next."""
+    turn: float = 12.0
+    """Instructions' time of a turn of a sum that a thread makes by itself, one element of each operand after another."""
     memory: float = 32.0
     """Bytes that one multiprocessor gets in one cycle, when all of them ask."""
     attention_product: float = 1.25
@@ -215,6 +218,8 @@ product that are written out, so that loads are on their way while others are us
 
 # -------------------------------------------------------------------------------------------- facts of any such machine
 
+PART_BYTES = 12
+"""What adding up a part of split-K takes for each element, in bytes as `memory` counts them."""
 LARGE_TILE = 64
 """Sums of a thread from which on operands that lie along k are turned on their way into shared memory: a load gives
 four rows then, not four k, and what a multiply-add takes lies in different banks of registers (`cuda/banks.py`)."""

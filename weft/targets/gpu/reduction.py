@@ -559,7 +559,7 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
     is_scattered = any(is_contiguous(maker) and maker.depth >= model.LEAST_ROW for maker in makers)
     is_rolled = any(extent(axis) > model.UNROLLED_TAPS for maker in makers for axis in maker.reduce)
     whole = unit.facts.points if is_rolled else 0
-    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered, whole=whole)
+    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered, whole=whole, divided=("threads",))
 
 
 # ------------------------------------------------------------------------------------------------------------- columns
