@@ -33,29 +33,30 @@ BESIDE = 4
 """Things that go on beside one another take longer than the longest: they are added up as powers of this degree."""
 WARP_PRODUCTS = 780
 """Products of 16-bit floats in a cycle that mma.sync gets to, however many the tensor cores can do by other means."""
-SHARED_BYTES, WARP_READ_BYTES = 128, (110, 65)
+SHARED_BYTES, WARP_READ_BYTES = 128, (118, 72)
 """Bytes a cycle from shared memory: by wgmma, a fact, and by ldmatrix, of tf32, which is rounded there, fewer."""
-FETCHED = {"tensor cores": 24.0, "warpgroups": 1.5}
+FETCHED = {"tensor cores": 23.3, "warpgroups": 1.5}
 """Cycles of a multiprocessor for 128 fetches of 16 bytes: beside those of the bytes that wgmma reads anyway."""
 FETCHED_PIECES = {8: 21.0, 4: 62.0, 2: 45.0, 1: 45.0}
 """The same where fewer bytes lie together: of 16 bytes in such pieces. Bytes were not measured."""
 TURNED_FETCH, WINDOW_FETCH = 262.0, 2.2
 """The same of elements that are turned as they are fetched, one at a time; and how much longer it takes where places
 are those of a window."""
-FETCH_WAIT = 40
-"""Cycles that a thread waits for two bytes of elements that nothing copies beside it, less than 4; of wgmma's, in steps
-that are not fetched before the first."""
-WARP_STEP, WARP_TILE, WARP_FETCH = 150, 23, 0.69
-"""Cycles of a warp's way through a step: anyway, for each tile that it loads, and of its scheduler's fetches."""
+FETCH_WAIT = (400, 38)
+"""Cycles that a step waits for elements of less than 4 bytes, which nothing copies beside it: anyway, and for two bytes
+of each thread; of wgmma's, in steps that are not fetched before the first."""
+WARP_STEP, WARP_TILE, WARP_FETCH, WARP_LONE = 150, 25.3, 0.62, 11.9
+"""Cycles of a warp's way through a step: anyway, for each tile that it loads, and of its scheduler's fetches; and of a
+block's only step, for 128 bytes that are fetched, which go through registers then."""
 CACHE_BYTES = 60
 """Bytes a cycle that the cache gives a multiprocessor, when all of them ask."""
-WARP_LATENCY, GROUP_LATENCY, BULK_LATENCY = 540, 690, 1750
+WARP_LATENCY, GROUP_LATENCY, BULK_LATENCY = 555, 690, 1750
 """Cycles of a fetch ahead of its use, to be shared by the stages that are on their way."""
-WARP_START, GROUP_START, GROUP_ROUND = 4150, 2200, 140
+WARP_START, GROUP_START, GROUP_ROUND = 3650, 2200, 140
 """Cycles of the launch, and before the first step; and of each block of groups that a multiprocessor has."""
-WARP_BLOCK, GROUP_BLOCK = (230, 0.26), (1500, 0.16, 0.25)
-"""Cycles of a block beside its steps: of mma.sync anyway, and for each element that a multiprocessor writes out; of
-wgmma on its own way, and there for each element of a group, and for each that a multiprocessor writes out."""
+WARP_BLOCK, GROUP_BLOCK = (138, 0.213, 740), (1500, 0.16, 0.25)
+"""Cycles of a block beside its steps: of mma.sync anyway, for each element that a multiprocessor writes out, and where
+shares meet; of wgmma on its own way, and there for each element of a group, and for each that is written out."""
 GROUP_WORK = 0.014
 """Cycles of an element for each unit of an epilogue's arithmetic (`facts.cost`): two GELUs, of 20 units."""
 FETCHED_BYTES = 36

@@ -41,7 +41,7 @@ def by_rule(
     It costs the bytes of the block and all stages before it, but not those that it computes `together` with the block
     hand on; twice where they are scattered and more where there are few `blocks` to ask for them; and a launch for
     itself and each other stage. A block has `rows` of `threads`; `whole` is what these had better divide. Blocks begin
-    one after another: their number is that of the elements by the product of the knobs by which these are `divided`.
+    one after another: as many as there are elements by the knobs by which these are `divided`.
     """
     facts, machine = unit.facts, nest.threads_of(unit.target)
     inside = {stage.block.name for stage in together}
@@ -52,17 +52,16 @@ def by_rule(
     moved = float(sum(size for (_, buffer), size in read.items() if buffer not in made))
     moved += sum(stage.points * region.buffer.dtype.bytes for stage in (facts, *apart) for region in stage.block.writes)
     fit, many = model.model_of(machine), machine.multiprocessors
-    own, others = (sum(x.points * x.depth for x in some if x.is_reduction) for some in ((facts, *together), apart))
-    least = moved / fit.stream_bytes / many, own * fit.turn / machine.lanes / many
+    turn, least = fit.turn / machine.lanes / many, moved / fit.stream_bytes / many
+    own, others = (sum(x.points * x.depth * turn for x in y if x.is_reduction) for y in ((facts, *together), apart))
     moved *= model.SCATTERED if is_scattered else 1
     near = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
     fits = any(whole % threads == 0 for threads in choices["threads"])  # else this says nothing of other sketches
 
-
     def cost(c: Columns) -> Any:
-        begun = facts.points / math.prod(c[knob] for knob in divided) * fit.begin if divided else 0.0
-        beyond = np.maximum(begun, max(least)) - least[0] + others * fit.turn / machine.lanes / many
+        begun = facts.points / math.prod(c[knob] for knob in divided) - model.BEGUN * many if divided else 0
+        beyond = np.maximum(begun * fit.begin, max(least, own)) - least + others
         uneven = np.where(whole % c["threads"], model.UNEVEN, 1.0) if fits else 1.0
         return near(c) * uneven + model.seconds(beyond, machine)
 

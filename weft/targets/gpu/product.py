@@ -356,24 +356,19 @@ class RegisterTiles(Tiles):
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
         fetches = [one * (fit.fetch_along if along else 1.0) for one, along in zip(fetches, k_last)]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        loads = (each_x + each_y) / model.FLOATS
-        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
-        # Threads read four elements at a time, so many threads together: of rows along k, these meet in the same banks.
-        near = np.minimum(model.BANKS // model.FLOATS, columns)
-        waves = 0
-        for along, each, cost, apart in (
-            (k_last[0], each_x, fit.load, near),
-            (k_last[1], each_y, fit.broadcast, model.BANKS / model.FLOATS / near),
-        ):
-            clash = np.minimum(np.minimum(model.FLOATS, each), apart)
-            waves = waves + cost * each * (np.where(self._is_large(c), 1, clash) if along else 1)
+        instructions = tile_k * (each_x * each_y + (each_x + each_y) / model.FLOATS) + fetch + fit.step_instructions
+        # Threads read four elements at a time, eight threads together: of rows along k, these meet in the same banks.
+        near, in_rows = np.minimum(model.NEAR_READS, columns), 1 - self._is_large(c)
+        clash_x = np.minimum(np.minimum(model.FLOATS, each_x), near) ** (k_last[0] * in_rows)
+        clash_y = np.minimum(np.minimum(model.FLOATS, each_y), model.NEAR_READS // near) ** (k_last[1] * in_rows)
+        waves = clash_x * fit.load * each_x + clash_y * fit.broadcast * each_y
         busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves)
         warps = threads / model.BANKS * together
         busy = busy / np.where(is_alone, 1.0, np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power))
         busy = busy + is_alone * (resident == 1) * model.ALONE_STEP
         ahead, in_turn = c["stages"] - 1, ceildiv(rounds, resident) * steps
         chain = np.maximum(fit.step_cycles + fit.chain * instructions, fit.latency / np.maximum(ahead, 1) * (ahead > 0))
-        apart = 1 + np.where(parts == 1, np.minimum(model.FLOATS, each_x), 0) * (self.x % model.FLOATS > 0)
+        apart = 1 + (self.x % model.FLOATS > 0) * (parts == 1) * np.minimum(model.FLOATS, each_x)
         busy = rounds * (steps * busy + fit.written * c["tile_x"] * c["tile_y"] * apart)
         cycles = np.maximum(busy, in_turn * chain) + in_turn * (ahead == 0) * fit.latency_alone
         return self.seconds(fit.launch + cycles, parts)
@@ -483,7 +478,8 @@ class RegisterTiles(Tiles):
         """Whether the threads of a warp are as many rows and columns as read the least from shared memory."""
         high, wide = model.WARP_SQUARE
         rows, columns = self._rows_and_columns()
-        return self._is_large(self.point) and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
+        is_warp = high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
+        return is_warp and bool(self._is_large(self.point))
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:
