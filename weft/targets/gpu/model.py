@@ -30,21 +30,21 @@ class Model:
     """How much longer these take where neighbours lie along k, of which a step has few."""
     load: float = 1.0
     """Cycles of the shared memory in which the threads of a warp get one of their x."""
-    broadcast: float = 0.5
+    broadcast: float = 0.25
     """The same of y, which neighbours have in common."""
-    step_instructions: float = 64.0
+    step_instructions: float = 90.0
     """Of a step of k beside the arithmetic: the loop's own."""
-    step_cycles: float = 64.0
+    step_cycles: float = 24.0
     """Waiting at the barrier of a step."""
-    latency: float = 512.0
+    latency: float = 400.0
     """Cycles until a fetch is there, ahead of its use in a pipeline."""
-    latency_alone: float = 512.0
+    latency_alone: float = 500.0
     """What a fetch that is waited for at once adds to a step of all blocks, which wait together."""
-    chain: float = 1.0
+    chain: float = 0.5
     """How the chain of a lone block's instructions counts."""
     busy_warps: float = 16.0
     """With fewer warps on a multiprocessor than this, its units are not busy all the time."""
-    busy_power: float = 0.25
+    busy_power: float = 0.45
     written: float = 0.125
     """Cycles for each element that is written in vectors; of others, as much again for each neighbour of a thread."""
     registers: int = 16
