@@ -9,7 +9,8 @@ from weft.targets.gpu.model import Model
 
 H200 = Model(
     # Products in registers: 2,784 points of 52 products and convolutions in float32 and tf32 (`benchmarks.cost_model`,
-    # `DEVICE_FITTED`): HELD
+    # `DEVICE_FITTED`): 10 % off, as in a fit that had not seen the product; 11 % of 1,359 points of 18 others, of which
+    # the point with the least estimate takes 1.02 times as long as the best measured. `launch` was not fitted.
     fetch_vector=3.4, fetch_plain=8.1, fetch_gather=16.5, fetch_along=2.45, load=0.81, broadcast=0.385,
     step_instructions=62.5, step_cycles=94.0, latency=660.0, latency_alone=345.0, chain=1.19, busy_warps=15.2,
     busy_power=0.247, written=0.076, registers=17, launch=4170.0, next_launch=1600.0, memory=29.7,
@@ -25,8 +26,9 @@ H200 = Model(
 
 # Products by tensor cores, the three ways together: fitted to 2,786 points of 52 products and convolutions in float16
 # and tf32, of 2 to 700 µs (`benchmarks.cost_model`, `DEVICE_FITTED`), and 180 of twelve larger ones; starts of blocks
-# then moved by up to 0.2 µs so that two products of 512 are multiplied in the way that won side by side. 20 % off, 13 %
-# of points that take less than 1.5 times as long as the best, and 18 % of 555 points of 18 shapes that were held out.
+# then moved by up to 0.2 µs, and what shares and single elements cost raised, so that three products are multiplied in
+# the way that won side by side. 20 % off, 14 % of points that take less than 1.5 times as long as the best, as of 18
+# shapes that were held out.
 WARP_REGISTERS, GROUP_REGISTERS, THREAD_REGISTERS = 48, 56, 240
 """Of a thread, beside accumulators and, for mma.sync, operands; and all that a thread may have."""
 BESIDE = 4

@@ -119,7 +119,7 @@ class Found:
         together = self.before() if self.is_alone else [self.facts, *self.before()]
         lanes, parts = [n for n in powers(rule["lanes"]) if n % self.step == 0], sorted({1, rule["parts"]})
         some = {"lanes": lanes, "parts": parts, **some}
-        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, whole, **some)
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, whole, (), **some)
 
 
 def _shared(unit: Unit) -> Found | None:
