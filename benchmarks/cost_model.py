@@ -38,6 +38,7 @@ from weft.core.errors import WeftError
 from weft.core.knobs import knobs
 from weft.graph.ir import Graph
 from weft.models.builder import Builder
+from weft.plan.contraction import producers_of_epilogue
 from weft.plan.planner import Choice, Unit, analytic, picking
 from weft.plan.sketch import Sketch
 from weft.tuner.cost_models import rank_correlation
@@ -231,7 +232,8 @@ class _First:
         self.sketches: list[Sketch] = []
 
     def __call__(self, unit: Unit, sketches: Sequence[Sketch]) -> Iterator[Choice]:
-        work = unit.facts.points * unit.facts.depth
+        makers = [] if unit.facts.is_reduction else [one for one, _ in producers_of_epilogue(unit.schedule, unit.facts)]
+        work = sum(one.points * one.depth for one in (unit.facts, *makers))  # with sums that its threads may make
         if work >= self.work and sketches:
             self.work, self.sketches = work, list(sketches)
             for sketch in sketches:

@@ -164,7 +164,7 @@ class BulkTiles(GroupTiles):
         start, each = fit.BULK_COPY
         for copied, one in zip(copies, self.operands):
             cycles = cycles + copied * (start + each * one.bytes)
-        return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
+        return self.seconds(cycles, c["parts"])
 
     def _begun(self, cost: Any, tile: Any, one: _Operand) -> Any:
         """What rows of an operand cost where every other tile begins in the middle of a line."""

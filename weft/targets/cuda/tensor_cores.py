@@ -232,7 +232,8 @@ class MatrixTiles(Tiles):
         ]
         waits = sum(tile * (piece < SIZES[0]) for tile, piece in zip((tile_x, tile_y), pieces))
         cycles = (each[0] * tile_x + each[1] * tile_y) * row / SIZES[-1] / 128
-        return cycles, fit.FETCH_WAIT * waits * row / 2 / threads
+        once, each_wait = fit.FETCH_WAIT
+        return cycles, once * (waits > 0) + each_wait * waits * row / 2 / threads
 
     def shared_out(self, moved: Any, blocks: Any) -> Any:
         """Cycles that so many bytes take from the cache, which serves all multiprocessors that have a block."""
@@ -400,12 +401,13 @@ class WarpTiles(MatrixTiles):
         busy = together_of(products, reads, shared) + fetched
         step = together_of(together * busy, chain, fit.WARP_LATENCY / stages)
         cycles = ceildiv(rounds, resident) * steps * step + fit.WARP_START
-        start, written = fit.WARP_BLOCK
-        cycles = cycles + rounds * (start + (written + fit.GROUP_WORK * self.work) * tile_x * tile_y)
+        start, written, meeting = fit.WARP_BLOCK
+        alone = (steps == 1) * fit.WARP_LONE * (tile_x + tile_y) * bytes_k / LINE + (shares > 1) * meeting
+        cycles = cycles + rounds * (start + alone + (written + fit.GROUP_WORK * self.work) * tile_x * tile_y)
         # Of tiles that cost the same, the one of the fewest warps, in a square, with the shortest columns.
         many = c["warps_x"] * c["warps_y"] + np.maximum(c["warps_x"], c["warps_y"]) / 8 + c["warps_y"] / 64
         cycles = self.with_memory(cycles) + (many + c["warp_y"] / 65536) / 1024
-        return self.seconds(cycles, c["parts"], fit.PART_BYTES * c["parts"])
+        return self.seconds(cycles, c["parts"])
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, TILE_BYTES * c["step"] + 16) * c["shares"] + 1024
@@ -499,7 +501,7 @@ class GroupTiles(MatrixTiles):
         # The way of a block through writing out, or what the multiprocessor writes for all that it holds.
         out = together_of(start + alone * tile_x * tile_y / groups, together * (written + work) * tile_x * tile_y)
         cycles = ceildiv(rounds, resident) * (steps * step + out) + rounds * fit.GROUP_ROUND + fit.GROUP_START
-        return self.seconds(self.with_memory(cycles), c["parts"], fit.PART_BYTES * c["parts"])
+        return self.seconds(self.with_memory(cycles), c["parts"])
 
     def _shared(self, c: Columns) -> Any:
         return self._memory(c, LINE) + 1024

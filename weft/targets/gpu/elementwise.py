@@ -7,7 +7,9 @@ anything else                   axes fused and divided among threads: `bind_flat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ from weft.expr.nodes import Load, Var, int_value
 from weft.loop.ir import Axis
 from weft.plan.contraction import load_bytes
 from weft.plan.planner import Unit
-from weft.plan.sketch import Point, Sketch, around_rule
+from weft.plan.sketch import Columns, Point, Sketch, around_rule
 from weft.schedule.facts import Facts, block_named, extent, facts_of, feeding
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
@@ -31,13 +33,15 @@ def by_rule(
     is_scattered: bool = False,
     blocks: int | None = None,
     whole: int = 0,
+    divided: Sequence[str] = (),
     **knobs: Sequence[int],
 ) -> Sketch:
     """A sketch around the point that a rule names: of each knob half as much, as much, and twice as much, or `knobs`.
 
     It costs the bytes of the block and all stages before it, but not those that it computes `together` with the block
     hand on; twice where they are scattered and more where there are few `blocks` to ask for them; and a launch for
-    itself and each other stage. A block has `rows` of `threads`; `whole` is what these had better divide.
+    itself and each other stage. A block has `rows` of `threads`; `whole` is what these had better divide. Blocks begin
+    one after another: as many as there are elements by the knobs by which these are `divided`.
     """
     facts, machine = unit.facts, nest.threads_of(unit.target)
     inside = {stage.block.name for stage in together}
@@ -47,11 +51,20 @@ def by_rule(
     read = {(stage in apart, x.buffer): load_bytes(x) for stage in (facts, *together, *apart) for x in stage.loads}
     moved = float(sum(size for (_, buffer), size in read.items() if buffer not in made))
     moved += sum(stage.points * region.buffer.dtype.bytes for stage in (facts, *apart) for region in stage.block.writes)
+    fit, many = model.model_of(machine), machine.multiprocessors
+    turn, least = fit.turn / machine.lanes / many, moved / fit.stream_bytes / many
+    own, others = (sum(x.points * x.depth * turn for x in y if x.is_reduction) for y in ((facts, *together), apart))
     moved *= model.SCATTERED if is_scattered else 1
     near = around_rule(rule, model.stream_seconds(machine, moved, 1 + len(apart), blocks))
     choices = {knob: tuple(knobs.get(knob, sorted({max(1, n // 2), n, 2 * n}))) for knob, n in rule.items()}
     fits = any(whole % threads == 0 for threads in choices["threads"])  # else this says nothing of other sketches
-    cost = (lambda c: near(c) * np.where(whole % c["threads"], model.UNEVEN, 1.0)) if fits else near
+
+    def cost(c: Columns) -> Any:
+        begun = facts.points / math.prod(c[knob] for knob in divided) - model.BEGUN * many if divided else 0
+        beyond = np.maximum(begun * fit.begin, max(least, own)) - least + others
+        uneven = np.where(whole % c["threads"], model.UNEVEN, 1.0) if fits else 1.0
+        return near(c) * uneven + model.seconds(beyond, machine)
+
     return Sketch(name, choices, apply, cost, lambda c: c["threads"] * c.get("rows", 1) <= machine.block_threads)
 
 
@@ -114,7 +127,7 @@ def match(unit: Unit) -> Sketch | None:
     rule["threads"] = threads if rule["copies"] > 1 else nest.threads_for(facts.spatial, machine, lanes)
     return by_rule(
         "elementwise", unit, rule, lambda point: _apply(unit, point), is_scattered=_turned_load(facts) is not None,
-        lanes=powers(most), copies=powers(rule["copies"]),
+        divided=tuple(rule), lanes=powers(most), copies=powers(rule["copies"]),
     )  # fmt: skip
 
 

@@ -255,9 +255,9 @@ class Tiles:
         rounds: Any = ceildiv(blocks * self.batch * parts, self.machine.multiprocessors)
         return rounds, resident, np.minimum(resident, rounds)
 
-    def seconds(self, cycles: Any, parts: Any, moved: Any) -> Any:
-        """With what adding up the parts of split-K takes, which moves so many bytes of each element."""
-        moved = self.x * self.y * self.batch * moved
+    def seconds(self, cycles: Any, parts: Any) -> Any:
+        """With what adding up the parts of split-K takes."""
+        moved = self.x * self.y * self.batch * parts * model.PART_BYTES
         return model.with_parts(self.machine, cycles, parts, moved, model.model_of(self.machine).next_launch)
 
     def apply(self, point: Point) -> None:
@@ -403,28 +403,30 @@ class RegisterTiles(Tiles):
         is_alone = each_x * each_y > model.LARGE_TILE
         rounds = np.where(is_alone, ceildiv(rounds, resident) * resident, rounds)
         fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
+        fetches = [one * (fit.fetch_along if along else 1.0) for one, along in zip(fetches, k_last)]
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
-        loads = fit.load * np.maximum(0 if k_last[0] else 0.5, each_x / model.FLOATS)
-        loads = loads + fit.broadcast * np.maximum(0 if k_last[1] else 1.0, each_y / model.FLOATS)
-        instructions = tile_k * (each_x * each_y + loads) + fetch + fit.step_instructions
-        waves = np.maximum(1.0, np.minimum(model.BANKS, columns) * each_x / model.BANKS)
-        waves = waves + np.maximum(1.0, np.maximum(1.0, model.BANKS / columns) * each_y / model.BANKS)
-        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves * fit.wave)
+        instructions = tile_k * (each_x * each_y + (each_x + each_y) / model.FLOATS) + fetch + fit.step_instructions
+        # Threads read four elements at a time, eight threads together: of rows along k, these meet in the same banks.
+        near, in_rows = np.minimum(model.NEAR_READS, columns), 1 - self._is_large(c)
+        clash_x = np.minimum(np.minimum(model.FLOATS, each_x), near) ** (k_last[0] * in_rows)
+        clash_y = np.minimum(np.minimum(model.FLOATS, each_y), model.NEAR_READS // near) ** (k_last[1] * in_rows)
+        waves = clash_x * fit.load * each_x + clash_y * fit.broadcast * each_y
+        busy = np.hypot(instructions * threads / machine.lanes, tile_k * threads / model.BANKS * waves)
         warps = threads / model.BANKS * together
         busy = busy / np.where(is_alone, 1.0, np.minimum(1.0, (warps / fit.busy_warps) ** fit.busy_power))
         busy = busy + is_alone * (resident == 1) * model.ALONE_STEP
-        waits = np.where(c["stages"] > 1, fit.latency / np.maximum(c["stages"] - 1, 1), fit.latency_alone)
-        chain = fit.step_cycles + fit.chain * instructions + fit.fetch_chain * fetch
-        alone = steps * np.maximum(chain, waits) + fit.start
-        cycles = np.maximum(rounds * steps * busy + fit.start / 2, ceildiv(rounds, resident) * alone)
-        return self.seconds(fit.launch + cycles, parts, 4 * (parts * 2 + 1))
+        ahead, in_turn = c["stages"] - 1, ceildiv(rounds, resident) * steps
+        chain = np.maximum(fit.step_cycles + fit.chain * instructions, fit.latency / np.maximum(ahead, 1) * (ahead > 0))
+        apart = 1 + (self.x % model.FLOATS > 0) * (parts == 1) * np.minimum(model.FLOATS, each_x)
+        busy = rounds * (steps * busy + fit.written * c["tile_x"] * c["tile_y"] * apart)
+        cycles = np.maximum(busy, in_turn * chain) + in_turn * (ahead == 0) * fit.latency_alone
+        return self.seconds(fit.launch + cycles, parts)
 
     def _registers(self, c: Columns) -> Any:
         """Registers of a thread: as many again as large tiles have sums."""
         each_x, each_y, fit = c["each_x"], c["each_y"], model.model_of(self.machine)
         few = each_x * each_y + 2 * (each_x + each_y) + fit.registers
-        is_large = (c["stages"] > 1) & (each_x * each_y >= model.LARGE_TILE)
-        return np.minimum(model.MOST_REGISTERS, np.where(is_large, 2 * each_x * each_y, few))
+        return np.minimum(model.MOST_REGISTERS, np.where(self._is_large(c), 2 * each_x * each_y, few))
 
     def _threads(self, c: Columns) -> Any:
         return c["tile_x"] // c["each_x"] * (c["tile_y"] // c["each_y"])
@@ -432,7 +434,7 @@ class RegisterTiles(Tiles):
     def take(self, point: Point) -> None:
         """A tile, as the knobs say it. Copies beside the threads turn an operand along k for a large register tile."""
         self.tile = point["tile_x"], point["tile_y"], point["tile_k"]
-        self.turned = self.product.k_last if self._is_large() else (0, 0)
+        self.turned = self.product.k_last if self._is_large(point) else (0, 0)
 
     @property
     def k_last(self) -> tuple[int, int]:
@@ -456,7 +458,7 @@ class RegisterTiles(Tiles):
         block_x, virtual_x, thread_x, inner_x = final.split(flat_x, factors=self._factors("x"))
         final.reorder(block_y, block_x, virtual_y, virtual_x, thread_y, thread_x, inner_y, inner_x)
         self._blocks(final, batch, block_y, block_x)
-        if self._is_large():  # more registers would leave room for fewer blocks
+        if self._is_large(self.point):  # more registers would leave room for fewer blocks
             c = {knob: np.asarray(number) for knob, number in self.point.items()}
             shared = self.point["stages"] * self.tile[2] * sum(self.tile[:2]) * self.bytes
             held = model.resident_blocks(self.machine, self._threads(c), self._registers(c), shared)
@@ -489,7 +491,7 @@ class RegisterTiles(Tiles):
         outer, inner = total.split(k, factor=point["tile_k"])
         group, inner = total.split(inner, factor=model.FLOATS if any(self.k_last) else 1)
         nest.arrange(total, {outer: "", **nest.unrolled(group, inner, *own)})
-        if self._is_large():  # what the next k takes is loaded while this one is multiplied
+        if self._is_large(self.point):  # what the next k takes is loaded while this one is multiplied
             total.annotate("pipeline_stages", 2, group)
             total.annotate(CARRIED, True, group)
         for name, side, k_last, turned in zip((self.x_stage, self.y_stage), "xy", self.k_last, self.turned):
@@ -498,7 +500,7 @@ class RegisterTiles(Tiles):
                 start = max(model.FLOATS, lanes)  # rows begin where a fetch may
                 s[name].storage_align(1, 2 * start, start)
             registers = s.cache_read(name, "local", [total.name])
-            registers.compute_at(total, group if k_last or self._is_large() else inner)
+            registers.compute_at(total, group if k_last or self._is_large(point) else inner)
             nest.load_tile(registers)
         nest.fetch_ahead(total, outer, point["stages"])
 
@@ -514,15 +516,16 @@ class RegisterTiles(Tiles):
         """Threads of a block along y and x."""
         return (self.point["tile_y"] // self.point["each_y"], self.point["tile_x"] // self.point["each_x"])
 
-    def _is_large(self) -> bool:
-        """Whether a thread has many sums, and steps are fetched ahead."""
-        return self.point["stages"] > 1 and self.point["each_x"] * self.point["each_y"] >= model.LARGE_TILE
+    def _is_large(self, c: Any) -> Any:
+        """Of a point, or of columns: whether a thread has many sums, and steps are fetched ahead."""
+        return (c["stages"] > 1) & (c["each_x"] * c["each_y"] >= model.LARGE_TILE)
 
     def _has_square_warps(self) -> bool:
         """Whether the threads of a warp are as many rows and columns as read the least from shared memory."""
         high, wide = model.WARP_SQUARE
         rows, columns = self._rows_and_columns()
-        return self._is_large() and high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
+        is_warp = high * wide == self.machine.warp and rows % high == 0 and columns % wide == 0
+        return is_warp and bool(self._is_large(self.point))
 
 
 def copy_in_order(s: Schedule, load: Load, reader: str, wanted: Collection[Axis]) -> tuple[Stage, list[str]]:

@@ -119,7 +119,7 @@ class Found:
         together = self.before() if self.is_alone else [self.facts, *self.before()]
         lanes, parts = [n for n in powers(rule["lanes"]) if n % self.step == 0], sorted({1, rule["parts"]})
         some = {"lanes": lanes, "parts": parts, **some}
-        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, whole, **some)
+        return by_rule(name, self.unit, rule, in_parts, together, is_scattered, None, whole, (), **some)
 
 
 def _shared(unit: Unit) -> Found | None:
@@ -264,6 +264,8 @@ def match_columns(unit: Unit) -> Sketch | None:
     wanted = machine.multiprocessors * model.COLUMN_THREADS
     share = min(max(1, wanted // max(1, facts.points)), facts.depth // model.COLUMN_DEPTH, model.MOST_SHARE)
     rows = 1 if facts.store is None else nest.power_of_two(share)
+    if is_window := rows <= model.WINDOW_SHARE and sum(extent(axis) > 1 for axis in facts.reduce) > 1:
+        rows = 1
     rule = {"threads": min(machine.warp, model.LEAST_BLOCK), "rows": rows, "lanes": 1, "parts": 1}
     plain = rows == 1 and found.is_alone and not is_packable(facts, unit.constants, 1)
     columns = None if plain else choose_columns(facts, target, unit.constants)
@@ -273,6 +275,8 @@ def match_columns(unit: Unit) -> Sketch | None:
         rule |= columns
     elif rows == 1:
         rule["threads"] = nest.threads_for(facts.spatial, machine)
+        if is_window and (whole := math.gcd(facts.points, rule["threads"])) >= machine.warp:
+            rule["threads"] = whole
     if rows > 1 and found.is_alone and facts.points * rows < machine.multiprocessors * model.PARTED_THREADS:
         deep = facts.depth // (rows * model.COLUMN_PART)
         rule["parts"] = _equal_parts(facts.depth, min(wanted // (facts.points * rows), deep))
@@ -559,7 +563,7 @@ def match_with_reductions(unit: Unit) -> Sketch | None:
     is_scattered = any(is_contiguous(maker) and maker.depth >= model.LEAST_ROW for maker in makers)
     is_rolled = any(extent(axis) > model.UNROLLED_TAPS for maker in makers for axis in maker.reduce)
     whole = unit.facts.points if is_rolled else 0
-    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered, whole=whole)
+    return by_rule("with its reductions", unit, rule, apply, makers, is_scattered, whole=whole, divided=("threads",))
 
 
 # ------------------------------------------------------------------------------------------------------------- columns

@@ -32,7 +32,7 @@ from weft.loop.tree import writers
 from weft.plan.contraction import counted, group_of, is_sum_of_products, load_bytes, taps_along, uses
 from weft.plan.planner import Unit
 from weft.plan.sketch import Columns, Point, Sketch, around_rule, ceildiv, cheapest
-from weft.schedule.facts import Facts, extent, extent_of, facts_of
+from weft.schedule.facts import Facts, extent, facts_of
 from weft.schedule.schedule import Stage
 from weft.targets.base import Target
 from weft.targets.cpu import model
