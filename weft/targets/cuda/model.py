@@ -49,7 +49,7 @@ FETCH_WAIT = (400, 38)
 of each thread; of wgmma's, in steps that are not fetched before the first."""
 WARP_STEP, WARP_TILE, WARP_FETCH, WARP_LONE = 150, 25.3, 0.62, 11.9
 """Cycles of a warp's way through a step: anyway, for each tile that it loads, and of its scheduler's fetches; and of a
-block's only step, for 128 bytes that are fetched, which go through registers then."""
+block's only step, for 128 bytes that are fetched: nothing is multiplied beside. Why it is so much is not known."""
 CACHE_BYTES = 60
 """Bytes a cycle that the cache gives a multiprocessor, when all of them ask."""
 WARP_LATENCY, GROUP_LATENCY, BULK_LATENCY = 555, 690, 1750
