@@ -25,6 +25,8 @@ class Model:
     fetch_plain: float = 1.0
     """The same of an element by itself."""
     fetch_gather: float = 16.0
+    fetch_wait: tuple[float, float] = (0.0, 0.0)
+    """Cycles that a step waits for elements that nothing copies beside it: anyway, and for each of a thread."""
     """The same of an element whose place has to be worked out."""
     fetch_along: float = 2.0
     """How much longer these take where neighbours lie along k, of which a step has few."""

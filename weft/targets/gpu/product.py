@@ -402,8 +402,13 @@ class RegisterTiles(Tiles):
         # A block of few warps with much to do takes as long beside others.
         is_alone = each_x * each_y > model.LARGE_TILE
         rounds = np.where(is_alone, ceildiv(rounds, resident) * resident, rounds)
-        fetches = [getattr(fit, f"fetch_{_fetch_kind(self.product, side)}") for side in ("x", "y")]
-        fetches = [one * (fit.fetch_along if along else 1.0) for one, along in zip(fetches, k_last)]
+        kinds = [_fetch_kind(self.product, side) for side in ("x", "y")]
+        fetches = [getattr(fit, f"fetch_{kind}") * (fit.fetch_along if k else 1.0) for kind, k in zip(kinds, k_last)]
+        # Copies beside the threads take 4 bytes at least: a thread waits for other elements.
+        single = [kind == "plain" or (kind == "gather" and not k) for kind, k in zip(kinds, k_last)]
+        operands = self.product.axes.x_operand, self.product.axes.y_operand
+        alone = [one and stored_operand(operand).dtype.bytes < 4 for one, operand in zip(single, operands)]
+        waits = tile_k * (c["tile_x"] * alone[0] + c["tile_y"] * alone[1]) / threads
         fetch = tile_k * (c["tile_x"] * fetches[0] + c["tile_y"] * fetches[1]) / threads
         instructions = tile_k * (each_x * each_y + (each_x + each_y) / model.FLOATS) + fetch + fit.step_instructions
         # Threads read four elements at a time, eight threads together: of rows along k, these meet in the same banks.
@@ -417,6 +422,7 @@ class RegisterTiles(Tiles):
         busy = busy + is_alone * (resident == 1) * model.ALONE_STEP
         ahead, in_turn = c["stages"] - 1, ceildiv(rounds, resident) * steps
         chain = np.maximum(fit.step_cycles + fit.chain * instructions, fit.latency / np.maximum(ahead, 1) * (ahead > 0))
+        chain = chain + fit.fetch_wait[0] * (waits > 0) + fit.fetch_wait[1] * waits
         apart = 1 + (self.x % model.FLOATS > 0) * (parts == 1) * np.minimum(model.FLOATS, each_x)
         busy = rounds * (steps * busy + fit.written * c["tile_x"] * c["tile_y"] * apart)
         cycles = np.maximum(busy, in_turn * chain) + in_turn * (ahead == 0) * fit.latency_alone
