@@ -21,7 +21,7 @@ ONLY = {"core": set(), "runtime": {"core"}, "expr": {"core"}, "loop": {"core", "
 MOST_LINES_OF_FILE = 700
 MOST_LINES_OF_FUNCTION = 90
 MOST_LINES = {
-    "weft": 104_707, "weft.frontends": 9_610, "weft.tuner": 3_765, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
+    "weft": 104_852, "weft.frontends": 9_610, "weft.tuner": 3_765, "weft.targets.vdla": 2_500, "weft.pool": 2_150,
     "weft.explore": 800,
 }  # fmt: skip
 """Of each room, what is in a room of its own not counted ("weft": all the rest). A number moves down whenever something
@@ -33,7 +33,8 @@ are not zero 117, taps beside an image passed over and windows with gaps by phas
 cores, and clusters that share k, 515, strips of open size, kernels made beside, short calls 154, what
 a processor's model counts of cut tiles, of operands that come again, and of lines and images that are far 102, borders
 filled by the loops inside them 104, weights ahead 115, ways of forms 36, pieces
-that threads fetch 25). The next has to take something away."""
+that threads fetch 25, groups of channels as products on GPUs, and lines of images and rows that share places 145, for
+116 that went). The next has to take something away."""
 NO_CIRCLES = ("weft.compiler", "weft.runtime")
 """Rooms whose files import each other in one direction only, wherever in a file they do so: in functions, too."""
 MAY_PRINT = {"demo", "cli"}
