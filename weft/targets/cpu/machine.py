@@ -76,7 +76,7 @@ class Core:
 
 _ZEN = Core(latency=4.0, second_level=32.0, third_level=16.0, memory=8.0, gigahertz=3.5)
 CORES = {
-    "haswell": Core(latency=5.0, second_level=25.0, gigahertz=3.0, ahead=56),
+    "haswell": Core(latency=5.0, second_level=25.0, gigahertz=3.0, ahead=56),  # ahead: its code on a Cascade Lake
     "broadwell": Core(latency=5.0, second_level=25.0, gigahertz=3.0),
     "skylake": Core(gigahertz=3.5),
     "skylake-avx512": Core(second_level=48.0, ahead=56),
